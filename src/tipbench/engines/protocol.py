@@ -1,0 +1,50 @@
+"""What collect needs of an engine: names to models, a model to a loaded model, a prompt to text."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from tipbench.records import Generation, Model, Sampling
+
+
+class LoadedModel(Protocol):
+    """A model whose weights are in memory."""
+
+    load_seconds: float
+
+    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
+        """The model's answer to one user message.
+
+        Raises:
+            GenerationFailed: this answer failed, the engine is still there.
+            EngineUnavailable: the engine is gone.
+        """
+        ...
+
+
+class Engine(Protocol):
+    """Turns prompts into text, one model in memory at a time."""
+
+    name: str
+
+    def list_models(self) -> Sequence[Model]:
+        """All models this engine could load, without loading any."""
+        ...
+
+    def find_model(self, name: str) -> Model:
+        """The model of that name.
+
+        Raises:
+            ModelRefused: there is none, with the next step as hint.
+            EngineUnavailable: the engine cannot be asked.
+        """
+        ...
+
+    def load(self, model: Model) -> AbstractContextManager[LoadedModel]:
+        """Takes the machine's engine lock and loads; at the end unloads, verifies it, and releases.
+
+        Raises:
+            EngineBusy: another process holds the lock and waiting was not wanted.
+            EngineUnavailable: the model does not load.
+        """
+        ...

@@ -1,0 +1,74 @@
+"""The tree of expected failures: what happened, and what to do next."""
+
+
+class TipbenchError(Exception):
+    """An expected failure. The CLI prints it without a traceback and exits with `exit_code`."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(TipbenchError):
+    """What was asked for makes no sense: a bad value, an unknown name."""
+
+    exit_code = 2
+
+
+class PackError(UsageError):
+    """The pack is broken; the message names every mistake with file and line."""
+
+
+class SheetError(UsageError):
+    """A filled sheet cannot be taken; the message names every problem by item."""
+
+
+class MixedContents(TipbenchError):
+    """One name stands for several contents, so a leaderboard would compare apples with pears."""
+
+
+class EngineError(TipbenchError):
+    """Something about the engine that turns prompts into text."""
+
+
+class EngineUnavailable(EngineError):
+    """The engine is down or died. Nothing more can be generated: the run stops."""
+
+
+class ModelRefused(EngineError):
+    """The model is unknown, too big, or its size cannot be established."""
+
+    exit_code = 2
+
+
+class GenerationFailed(EngineError):
+    """One generation failed; the engine is still there. The cell records it and the run goes on."""
+
+
+class EngineBusy(EngineError):
+    """Another process of this machine holds the engine lock."""
+
+
+class TrackingError(TipbenchError):
+    """Something about the MLflow server."""
+
+
+class TrackingUnavailable(TrackingError):
+    """The MLflow server does not answer, or answers with 5xx: try again later."""
+
+
+class TrackingRefused(TrackingError):
+    """The MLflow server understood and said no (4xx): repeating does not help."""
+
+
+class ExperimentNotFound(TrackingError):
+    """No experiment of that name on this server."""
+
+    exit_code = 2
+
+
+class NewerSchema(TipbenchError):
+    """The data was written by a newer tipbench."""

@@ -1,0 +1,185 @@
+"""The nouns: frozen records that cross files, sockets and processes."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA = 1
+"""Version of everything we store; older ones stay readable, newer ones are refused."""
+
+Values = Mapping[str, str | tuple[str, ...]]
+
+
+def content_hash(content: object) -> str:
+    """The first 16 hexadecimal digits of SHA-256 over canonical JSON."""
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Record(BaseModel):
+    """Frozen; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Scale(Record):
+    """One thing a judge scores, in whole numbers from `minimum` to `maximum`."""
+
+    name: str
+    minimum: int = 1
+    maximum: int = 5
+    weight: float = 1.0
+
+
+class FlagRule(Record):
+    """When a flag is set: all given conditions hold. No code, only counts and patterns."""
+
+    min_words: int | None = None
+    max_words: int | None = None
+    max_sentences: int | None = None
+    must_match: tuple[str, ...] = ()
+    must_not_match: tuple[str, ...] = ()
+
+
+class Flag(Record):
+    """One thing code can decide about a candidate; a judge may override."""
+
+    name: str
+    weight: float
+    rule: FlagRule
+
+
+class Rubric(Record):
+    """The pinned scoring guide: scales, flags, composite, and the text a judge reads."""
+
+    name: str
+    text: str
+    scales: tuple[Scale, ...]
+    flags: tuple[Flag, ...]
+
+    def composite(self, scores: Mapping[str, int], flags: Mapping[str, bool]) -> float:
+        """The weighted sum of scores and flags."""
+        judged = sum(scale.weight * scores[scale.name] for scale in self.scales)
+        return judged + sum(flag.weight * flags[flag.name] for flag in self.flags)
+
+    @property
+    def lowest(self) -> float:
+        """The lowest composite there is: what a failed candidate counts with."""
+        worst = sum(min(s.weight * s.minimum, s.weight * s.maximum) for s in self.scales)
+        return worst + sum(min(0.0, flag.weight) for flag in self.flags)
+
+    @property
+    def highest(self) -> float:
+        """The highest composite there is."""
+        best = sum(max(s.weight * s.minimum, s.weight * s.maximum) for s in self.scales)
+        return best + sum(max(0.0, flag.weight) for flag in self.flags)
+
+
+class Scenario(Record):
+    """One fixed situation, the same input for every arm."""
+
+    id: str
+    set: str
+    held_out: bool = False
+    values: dict[str, str | tuple[str, ...]]
+
+    @property
+    def hash(self) -> str:
+        """Of the content, not of the name."""
+        return content_hash(self.values)
+
+
+class Prompt(Record):
+    """One version of the prompt template; `{{name}}` stands for a scenario's value."""
+
+    name: str
+    text: str
+
+    @property
+    def hash(self) -> str:
+        """Of the content, not of the name."""
+        return content_hash(self.text)
+
+
+class Anchor(Record):
+    """An item with known reference scores, hidden in a sitting."""
+
+    id: str
+    scenario: str
+    text: str
+    origin: str
+    scores: dict[str, int]
+    reason: str
+
+
+class Pack(Record):
+    """What is benched. `files` are the texts it was read from: they are stored with the experiment."""
+
+    name: str
+    rubric: Rubric
+    scenarios: tuple[Scenario, ...]
+    prompts: tuple[Prompt, ...]
+    anchors: tuple[Anchor, ...]
+    diversity_request: str
+    max_tokens: int
+    files: dict[str, str] = Field(repr=False)
+
+    @property
+    def hash(self) -> str:
+        """Of all files."""
+        return content_hash(self.files)
+
+
+class Sampling(Record):
+    """Every sampling option, always sent explicitly: engines differ in their defaults."""
+
+    temperature: float = 0.7
+    top_p: float = 0.9
+    top_k: int = 40
+    min_p: float = 0.0
+    repeat_penalty: float = 1.0
+    max_tokens: int = 512
+
+
+class Model(Record):
+    """A model that an engine offers."""
+
+    name: str
+    engine: str
+    digest: str
+    parameters: int | None
+    size_bytes: int
+    pinned: bool = True
+    location: str = ""
+
+    @property
+    def billions(self) -> float | None:
+        """Parameters in billions to one decimal, as the size limit compares them."""
+        return None if self.parameters is None else round(self.parameters / 1e9, 1)
+
+
+class Generation(Record):
+    """What an engine answered to one prompt."""
+
+    text: str
+    finish: Literal["stop", "length"]
+    prompt_tokens: int
+    output_tokens: int
+    seconds: float
+
+
+class Candidate(Record):
+    """One slot of a cell: a tip, or why there is none."""
+
+    slot: int
+    text: str = ""
+    flags: dict[str, bool] = Field(default_factory=dict)
+    failure: str = ""
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is a text to judge."""
+        return not self.failure
