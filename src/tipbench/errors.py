@@ -1,5 +1,7 @@
 """The tree of expected failures: what happened, and what to do next."""
 
+from collections.abc import Sequence
+
 
 class TipbenchError(Exception):
     """An expected failure. The CLI prints it without a traceback and exits with `exit_code`."""
@@ -10,6 +12,15 @@ class TipbenchError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+class Problems(TipbenchError):
+    """Several problems found before anything was begun, all of them."""
+
+    def __init__(self, problems: Sequence[TipbenchError]) -> None:
+        lines = [f"{p.message}\n  → {p.hint}" if p.hint else p.message for p in problems]
+        super().__init__(lines[0] if len(lines) == 1 else f"{len(lines)} problems:\n" + "\n".join(lines))
+        self.exit_code = max(problem.exit_code for problem in problems)
 
 
 class UsageError(TipbenchError):

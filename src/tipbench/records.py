@@ -183,3 +183,60 @@ class Candidate(Record):
     def answered(self) -> bool:
         """Whether there is a text to judge."""
         return not self.failure
+
+
+class Options(Record):
+    """What every cell of an experiment is asked with: the same for all arms, or they cannot be compared."""
+
+    sampling: Sampling
+    n_tips: int
+    diversity: bool
+    seed: int
+
+    @property
+    def hash(self) -> str:
+        """Of the content."""
+        return content_hash(self.model_dump())
+
+
+class CellFacts(Record):
+    """What is known of a stored cell without opening its texts. `slots` has one letter per candidate."""
+
+    key: str
+    model: str
+    engine: str
+    model_digest: str
+    pinned: bool
+    prompt: str
+    prompt_hash: str
+    scenario: str
+    scenario_hash: str
+    options_hash: str
+    rubric: str
+    rubric_hash: str
+    pack_hash: str
+    judge_kind: str
+    slots: str
+
+    @property
+    def arm(self) -> str:
+        """One model asked with one prompt."""
+        return f"{self.model}+{self.prompt}"
+
+
+ANSWERED, FAILED = "a", "f"
+"""The letters of `CellFacts.slots`."""
+
+Drawn = Literal["block", "all", "spot", "second"]
+LAZY_KINDS = ("claude-code", "human")
+
+
+class Verdict(Record):
+    """What one judge said of one candidate; a failed candidate that was drawn has no scores."""
+
+    slot: int
+    block: int
+    drawn: Drawn = "block"
+    failed: bool = False
+    scores: dict[str, int] = Field(default_factory=dict)
+    flags: dict[str, bool] = Field(default_factory=dict)

@@ -1,0 +1,42 @@
+"""Arrays and records in, numbers out: no clock, no file, no MLflow."""
+
+from tipbench.stats.agreement import Agreement, Alpha, Delta, ac1, agreement, delta, krippendorff_alpha
+from tipbench.stats.batches import Next, next_batch
+from tipbench.stats.board import Leaderboard, Pair, Ranks, leaderboard
+from tipbench.stats.gating import Decision, Rule, Terms, examine_gate, gate
+from tipbench.stats.posterior import p_best
+from tipbench.stats.power import Design, scenarios_needed, smallest_difference, usual_variance
+from tipbench.stats.scores import BadScores, Score, ScoreLike
+from tipbench.stats.sittings import Drift, drift, fit_repeat_sd
+
+__all__ = [
+    "Agreement",
+    "Alpha",
+    "BadScores",
+    "Decision",
+    "Delta",
+    "Design",
+    "Drift",
+    "Leaderboard",
+    "Next",
+    "Pair",
+    "Ranks",
+    "Rule",
+    "Score",
+    "ScoreLike",
+    "Terms",
+    "ac1",
+    "agreement",
+    "delta",
+    "drift",
+    "examine_gate",
+    "fit_repeat_sd",
+    "gate",
+    "krippendorff_alpha",
+    "leaderboard",
+    "next_batch",
+    "p_best",
+    "scenarios_needed",
+    "smallest_difference",
+    "usual_variance",
+]

@@ -1,0 +1,5 @@
+"""`python -m tipbench`."""
+
+from tipbench.cli import main
+
+main()

@@ -1,0 +1,119 @@
+"""An answer → its candidates: one slot per tip that was asked for, filled or failed."""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean
+
+from tipbench.flags import compute_flags, word_set
+from tipbench.records import Candidate, Rubric
+
+NO_TIP = "no tip in this slot"
+EMPTY_TIP = "the tip is empty"
+
+_JOINERS = "\u200c\u200d"  # part of words in some scripts, and of emoji
+_NUMBER = re.compile(r"(?P<open>[*_]{1,3})?\(?\d{1,3}[.)](?P<close>[*_]{1,3})?(?![\d*_])(?P<text>.*)")
+_BULLET = re.compile(r"(?:[-*](?=\s|$)|•)(?P<text>.*)")
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One line of an answer: how far it is indented, and what marks it as a tip."""
+
+    indent: int
+    marker: str  # "number", "bullet" or ""
+    text: str
+
+
+def clean_text(text: str) -> str:
+    """One line without control characters, direction overrides, lone surrogates or double blanks."""
+    kept = (_clean_character(character) for character in text)
+    return " ".join("".join(kept).split())
+
+
+def _clean_character(character: str) -> str:
+    if character in _JOINERS:
+        return character
+    match unicodedata.category(character):
+        case "Cc":
+            return " " if character.isspace() else ""
+        case "Cf":
+            return ""
+        case "Cs":
+            return "\ufffd"
+        case _:
+            return character
+
+
+def parse_candidates(text: str, *, n_tips: int, rubric: Rubric) -> tuple[Candidate, ...]:
+    """Exactly `n_tips` slots; what the answer did not fill is a failed candidate, surplus is dropped."""
+    tips = split_tips(text, n_tips=n_tips)[:n_tips]
+    filled = [_make_candidate(slot, tip, rubric) for slot, tip in enumerate(tips)]
+    return (*filled, *(Candidate(slot=slot, failure=NO_TIP) for slot in range(len(tips), n_tips)))
+
+
+def count_surplus(text: str, *, n_tips: int) -> int:
+    """How many tips the answer held beyond `n_tips`."""
+    return max(0, len(split_tips(text, n_tips=n_tips)) - n_tips)
+
+
+def _make_candidate(slot: int, tip: str, rubric: Rubric) -> Candidate:
+    if not tip:
+        return Candidate(slot=slot, failure=EMPTY_TIP)
+    return Candidate(slot=slot, text=tip, flags=compute_flags(tip, rubric))
+
+
+def split_tips(text: str, *, n_tips: int) -> list[str]:
+    """Every tip of an answer, cleaned, without its list marker.
+
+    With marked lines (`1.`, `1)`, `-`, `*`, `•`) these are the tips; indented lines after one belong to it
+    (also sub-lists of the other kind), other lines are talk. Without any, each line is a tip, but only
+    when there are at least `n_tips`: less than that is prose, not a list.
+    """
+    lines = [_read_line(line) for line in text.splitlines() if clean_text(line)]
+    first = next((line for line in lines if line.marker), None)
+    if first is None:
+        bare = [clean_text(line.text) for line in lines]
+        bare = bare[1:] if bare and bare[0].endswith(":") else bare
+        return bare if len(bare) >= n_tips else []
+    return [clean_text(" ".join(parts)) for parts in _group_lines(lines, first)]
+
+
+def _group_lines(lines: list[_Line], first: _Line) -> list[list[str]]:
+    tips: list[list[str]] = []
+    open_tip = False
+    for line in lines:
+        deeper = line.indent >= first.indent + 2
+        if line.marker and not (deeper and line.marker != first.marker):
+            tips.append([line.text])
+            open_tip = True
+        elif open_tip and deeper:
+            tips[-1].append(line.text)
+        else:
+            open_tip = False
+    return tips
+
+
+def _read_line(line: str) -> _Line:
+    bare = line.expandtabs(4)
+    indent = len(bare) - len(bare.lstrip())
+    text = clean_text(bare)
+    number = _NUMBER.match(text)
+    if number:
+        # `**1.** Walk` loses its stars with the number; in `**1. Walk** a mile` they belong to the tip.
+        kept = "" if number["close"] else number["open"] or ""
+        return _Line(indent, "number", kept + number["text"].strip())
+    bullet = _BULLET.match(text)
+    return _Line(indent, "bullet" if bullet else "", bullet["text"] if bullet else text)
+
+
+def measure_diversity(texts: Iterable[str]) -> float | None:
+    """Mean of 1 − Jaccard over all pairs of word sets: 0 all alike, 1 no word shared; None below two."""
+    pairs = list(combinations([word_set(text) for text in texts], 2))
+    return fmean(_distance(a, b) for a, b in pairs) if pairs else None
+
+
+def _distance(a: frozenset[str], b: frozenset[str]) -> float:
+    return 1 - len(a & b) / len(a | b) if a | b else 0.0

@@ -1,0 +1,144 @@
+"""`tipbench collect`."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import click
+
+from tipbench.cli.progress import show_json, show_progress
+from tipbench.cli.session import (
+    Session,
+    check_room,
+    experiment_option,
+    make_console,
+    mlflow_options,
+    start_session,
+)
+from tipbench.collect import Collected, Store, collect_cells, estimate_seconds, plan_collect
+from tipbench.engines import Engines, open_engines
+from tipbench.errors import ExperimentNotFound, TrackingUnavailable
+from tipbench.grid import Cell, prepare_grid
+from tipbench.settings import read_settings
+from tipbench.tracking import Delivery
+from tipbench.tracking.runs import Experiment
+
+
+@click.command(name="collect")
+@click.option("--models", help="Comma-separated models: names or paths of .gguf files.")
+@click.option("--prompts", help="Comma-separated prompt versions.")
+@click.option("--scenarios", help="Scenario set: core, wide, all, or one of your pack's.")
+@click.option("--n-scenarios", type=int, help="Cap on scenarios, 0 = all.")
+@click.option("--n-tips", type=int, help="Candidates per cell (1-50).")
+@click.option("--temperature", type=float, help="Sampling temperature (0-2).")
+@click.option("--max-model-b", type=float, help="Refuse larger models (billions of parameters).")
+@click.option("--diversity/--no-diversity", default=None, help="Ask for tips that differ in angle.")
+@click.option("--judge-kind", type=click.Choice(["claude-code", "human", "haiku"]), help="Who it waits for.")
+@click.option("--seed", type=int, help="Seed of the whole grid.")
+@click.option("--pack", help="A built-in pack or a folder.")
+@click.option("--ollama-url", help="Ollama server.")
+@click.option("--reuse-from", metavar="EXPERIMENT", help="Take unchanged cells from there.")
+@click.option("--no-wait", is_flag=True, help="Do not wait when another process holds the engine.")
+@click.option("--dry-run", is_flag=True, help="Print the plan with an estimate; generate nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line, for machines.")
+@experiment_option
+@mlflow_options
+def command(*, reuse_from: str | None, no_wait: bool, dry_run: bool, as_json: bool, **flags: object) -> None:
+    """Generate every missing cell. Run it again to fill what is missing: nothing is made twice."""
+    settings = read_settings(flags)
+    check_room(settings)
+    say = make_console(stderr=as_json)
+    engines = open_engines(settings, wait=not no_wait, report=say.print)
+    cells = prepare_grid(settings, find_model=engines.admit)
+    with start_session(settings, say=say) as session:
+        job = Job(session, engines=engines, reuse_from=reuse_from, as_json=as_json)
+        if dry_run:
+            job.show_plan(cells)
+        else:
+            job.run(cells)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One collect with everything it was started with."""
+
+    session: Session
+    engines: Engines
+    reuse_from: str | None
+    as_json: bool
+
+    def show_plan(self, cells: list[Cell]) -> None:
+        """What would be done."""
+        tracking, settings = self.session.tracking, self.session.settings
+        try:
+            experiment = tracking.find_experiment(settings.experiment)
+        except ExperimentNotFound:
+            experiment = None
+        plan = plan_collect(
+            cells, tracking=tracking, experiment=experiment, reuse_from=self._reuse_experiment()
+        )
+        numbers = {
+            "experiment": settings.experiment,
+            "cells": len(plan.cells),
+            "stored": len(plan.cells) - len(plan.missing),
+            "reuse": len(plan.to_reuse),
+            "generate": len(plan.to_generate),
+            "models": sorted({cell.model.name for cell in plan.to_generate}),
+            "estimated_seconds": round(estimate_seconds(plan)),
+        }
+        if self.as_json:
+            click.echo(json.dumps({"event": "plan"} | numbers))
+            return
+        for name, value in numbers.items():
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+            self.session.say.print(f"{name.replace('_', ' '):18} {shown}")
+
+    def run(self, cells: list[Cell]) -> None:
+        """Collects, shows progress, and says what comes next."""
+        tracking, settings, say = self.session.tracking, self.session.settings, self.session.say
+        left = tracking.deliver_left_over()
+        if left.delivered:
+            say.print(f"{left.delivered} writes that an earlier run left were delivered")
+        experiment = tracking.ensure_experiment(settings.experiment)
+        plan = plan_collect(
+            cells, tracking=tracking, experiment=experiment, reuse_from=self._reuse_experiment()
+        )
+        store = Store(tracking, experiment, self.session.stamps, settings.judge_kind)
+        if not self.as_json:
+            say.print(
+                f"{len(plan.cells)} cells: {len(plan.cells) - len(plan.missing)} stored, "
+                f"{len(plan.to_reuse)} to reuse, {len(plan.to_generate)} to generate"
+            )
+        collected = collect_cells(plan, store=store, engine_of=self.engines.engine_of)
+        try:
+            done = self._show(collected, total=len(plan.missing))
+        finally:
+            report = tracking.flush()
+        self._finish(report, done=done, total=len(plan.cells))
+
+    def _reuse_experiment(self) -> Experiment | None:
+        return self.session.tracking.find_experiment(self.reuse_from) if self.reuse_from else None
+
+    def _show(self, collected: Iterable[Collected], *, total: int) -> int:
+        if self.as_json:
+            return show_json(collected, total=total)
+        return show_progress(collected, total=total, say=self.session.say)
+
+    def _finish(self, report: Delivery, *, done: int, total: int) -> None:
+        if self.as_json:
+            summary = {"event": "done", "collected": done, "cells": total, "left": report.left_in_journal}
+            click.echo(json.dumps(summary))
+        if report.refused:
+            for _, message in report.refused:
+                self.session.say.print(f"[red]refused by MLflow:[/red] {message}", highlight=False)
+        if report.left_in_journal or report.refused:
+            waiting = report.left_in_journal + len(report.refused)
+            raise TrackingUnavailable(
+                f"{waiting} cells are safe in the journal but not in MLflow",
+                hint="Run the same command again when MLflow answers: nothing is generated twice.",
+            )
+        if not self.as_json:
+            name = self.session.settings.experiment
+            self.session.say.print(f"{total} cells are in experiment {name!r}. Next:")
+            self.session.say.print(f"  tipbench judge --experiment {name} --export sheet.json")
+            self.session.say.print(f"  tipbench compare --experiment {name}")

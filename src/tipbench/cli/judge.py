@@ -1,0 +1,146 @@
+"""`tipbench judge`: export, apply, status, close."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
+from tipbench.errors import UsageError
+from tipbench.judging.handout import Request
+from tipbench.judging.phase import Judging, Taken
+from tipbench.judging.sheet import Sheet
+from tipbench.judging.status import Status
+
+FilePath = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group(name="judge", invoke_without_command=True)
+@click.option("--export", "export", type=FilePath, help="Write what waits for a lazy judge to this file.")
+@click.option("--apply", "apply", type=FilePath, help="Take the verdicts of this file in.")
+@click.option("--close", is_flag=True, help="With --apply: close sittings that are filled in part.")
+@click.option("--blocks", type=click.IntRange(min=1), help="With --export: at most so many blocks.")
+@click.option(
+    "--judge-kind",
+    type=click.Choice(["claude-code", "human"]),
+    help="With --export: only cells that wait for this kind of judge.",
+)
+@click.option("--judged-by", help="Who judges [default: claude-code-session, or what the sheet says].")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@experiment_option
+@mlflow_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    export: Path | None,
+    apply: Path | None,
+    close: bool,
+    blocks: int | None,
+    judge_kind: str | None,
+    judged_by: str | None,
+    as_json: bool,
+    experiment: str | None,
+    **flags: object,
+) -> None:
+    """Hand out what waits for a judge (--export FILE), take the verdicts in (--apply FILE)."""
+    if ctx.invoked_subcommand is not None:
+        if export or apply:
+            raise UsageError(f"`judge {ctx.invoked_subcommand}` takes no --export or --apply before it")
+        return
+    if (export is None) == (apply is None):
+        raise UsageError("judge takes exactly one of --export FILE and --apply FILE")
+    given = flags | {"experiment": experiment, "judged_by": judged_by}
+    with open_session(given, for_machines=as_json) as session:
+        if export is not None:
+            request = Request(session.settings.judged_by, judge_kind=judge_kind, blocks=blocks)
+            sheet = _judging(session).hand_out(export, request, experiment=session.settings.experiment)
+            _print_export(session, export, sheet, as_json=as_json)
+        elif apply is not None:
+            taken = _judging(session).take_in(apply, experiment=experiment, judged_by=judged_by, close=close)
+            _print_apply(session, taken, as_json=as_json)
+
+
+@command.command()
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@experiment_option
+@mlflow_options
+def status(*, as_json: bool, **flags: object) -> None:
+    """Where judging stands: judged, waiting, and who has what."""
+    with open_session(flags, for_machines=as_json) as session:
+        found = _judging(session).status(experiment=session.settings.experiment)
+        if as_json:
+            click.echo(found.model_dump_json(indent=1))
+        else:
+            _print_status(session, found)
+
+
+@command.command(name="close")
+@click.option("--reason", required=True, help="Why judging ends here.")
+@experiment_option
+@mlflow_options
+def close_judging(*, reason: str, **flags: object) -> None:
+    """End judging of an experiment: what is not judged stays so."""
+    if not reason.strip() or len(reason) > 2_000:
+        raise UsageError("the reason must have 1 to 2,000 characters", hint="Say why judging ends here.")
+    with open_session(flags) as session:
+        name = session.settings.experiment
+        _judging(session).end(reason.strip(), experiment=name)
+        session.say.print(f"judging of {name!r} is closed: {reason}", markup=False)
+
+
+def _judging(session: Session) -> Judging:
+    return Judging(session.tracking, session.stamps, session.settings.home / "locks")
+
+
+def _print_export(session: Session, path: Path, sheet: Sheet | None, *, as_json: bool) -> None:
+    sections = len(sheet.sections) if sheet else 0
+    items = sum(len(section.items) for section in sheet.sections) if sheet else 0
+    if as_json:
+        click.echo(json.dumps({"file": str(path) if sheet else None, "sections": sections, "items": items}))
+    elif sheet is None:
+        session.say.print("nothing waits for a lazy judge that is not with one already")
+        session.say.print(f"  tipbench judge status --experiment {session.settings.experiment}", markup=False)
+    else:
+        session.say.print(f"{items} items in {sections} sections (one sitting each) in {path}", markup=False)
+        session.say.print("Fill in the scores, then:")
+        session.say.print(f"  tipbench judge --apply {path}", markup=False)
+
+
+def _print_apply(session: Session, taken: Taken, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([asdict(section) for section in taken.sections]))
+        return
+    for section in taken.sections:
+        answered = f"{section.answered} of {section.items} answered"
+        session.say.print(
+            f"sitting {section.sitting} by {section.judged_by}: {answered}, {section.outcome}", markup=False
+        )
+    session.say.print(f"judged {taken.status.judged} of {taken.status.candidates}. Next:")
+    session.say.print(f"  tipbench compare --experiment {taken.experiment}", markup=False)
+
+
+def _print_status(session: Session, found: Status) -> None:
+    closed = ", judging closed" if found.judging_closed else ""
+    session.say.print(
+        f"{found.experiment}: judged {found.judged} of {found.candidates} candidates in {found.cells} cells, "
+        f"{found.waiting} wait{closed}",
+        markup=False,
+    )
+    if not found.sittings:
+        return
+    table = Table("sitting", "judge", "state", "drawn", "items", "anchors", "blocks counted", "expires")
+    for line in found.sittings:
+        table.add_row(
+            line.sitting,
+            line.judged_by,
+            line.state,
+            line.drawn,
+            str(line.items),
+            str(line.anchors),
+            f"{line.blocks_counted} of {line.blocks}",
+            line.expires if line.state == "open" else "",
+        )
+    session.say.print(table)

@@ -1,0 +1,199 @@
+"""Collect: every missing cell of the grid is generated and stored. One failed cell is data, not a crash."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from tipbench.candidates import measure_diversity, parse_candidates
+from tipbench.engines.protocol import Engine, LoadedModel
+from tipbench.errors import GenerationFailed
+from tipbench.grid import Cell
+from tipbench.records import ANSWERED, FAILED, Candidate, Generation, Model, Pack
+from tipbench.tracking import Tracking
+from tipbench.tracking.cells import CellTexts, StoredCell, cell_write, generation_metrics, read_cells
+from tipbench.tracking.evidence import read_evidence
+from tipbench.tracking.packs import find_pack_run, pack_write
+from tipbench.tracking.runs import Experiment
+from tipbench.tracking.stamps import Stamps
+
+HAND_OVER_SECONDS = 20.0
+"""How long the engine is kept at the end of a model so that the next process sees its cells stored."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a collect will do: cells that are there, cells to take over, cells to generate."""
+
+    cells: tuple[Cell, ...]
+    stored: tuple[StoredCell, ...]
+    reusable: Mapping[str, StoredCell]
+    missing: tuple[Cell, ...]
+
+    @property
+    def to_generate(self) -> list[Cell]:
+        """The cells that need the engine."""
+        return [cell for cell in self.missing if cell.key not in self.reusable]
+
+    @property
+    def to_reuse(self) -> list[Cell]:
+        """The cells whose answer stands in another experiment."""
+        return [cell for cell in self.missing if cell.key in self.reusable]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """One cell that is safe on disk and on its way to MLflow."""
+
+    cell: Cell
+    candidates: tuple[Candidate, ...]
+    generation: Generation
+    reused: bool = False
+
+    @property
+    def failure(self) -> str:
+        """Why the whole cell failed; empty when there is at least one candidate."""
+        return "" if any(c.answered for c in self.candidates) else self.candidates[0].failure
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where cells go."""
+
+    tracking: Tracking
+    experiment: Experiment
+    stamps: Stamps
+    judge_kind: str
+
+
+def plan_collect(
+    cells: Sequence[Cell], *, tracking: Tracking, experiment: Experiment | None, reuse_from: Experiment | None
+) -> Plan:
+    """What is there already, what can be taken over, what is missing. Generates and writes nothing."""
+    stored = _stored_cells(tracking, experiment) if experiment else ()
+    known = {cell.facts.key for cell in stored}
+    missing = tuple(cell for cell in cells if cell.key not in known)
+    elsewhere = _stored_cells(tracking, reuse_from) if reuse_from else ()
+    wanted = {cell.key for cell in missing}
+    reusable = {cell.facts.key: cell for cell in elsewhere if cell.facts.key in wanted}
+    return Plan(cells=tuple(cells), stored=stored, reusable=reusable, missing=missing)
+
+
+def collect_cells(plan: Plan, *, store: Store, engine_of: Callable[[Model], Engine]) -> Iterator[Collected]:
+    """Stores every missing cell, one by one. Stop it at any time: what it yielded is safe.
+
+    Raises:
+        EngineUnavailable: the engine is gone; nothing more can be generated.
+    """
+    if plan.missing:
+        _store_pack(plan.missing[0].pack, store)
+    for cell in plan.to_reuse:
+        yield _reuse_cell(cell, plan.reusable[cell.key], store)
+    for model, group in groupby(plan.to_generate, key=lambda cell: cell.model):
+        yield from _collect_model(list(group), engine=engine_of(model), store=store)
+
+
+def estimate_seconds(plan: Plan) -> float:
+    """How long generating will take: from this model's stored cells, else a rough guess from its size."""
+    return sum(_estimate_cell(cell, plan.stored) for cell in plan.to_generate)
+
+
+def _estimate_cell(cell: Cell, stored: Iterable[StoredCell]) -> float:
+    seen = [
+        other.run.metrics["latency_seconds"]
+        for other in stored
+        if other.facts.model_digest == cell.model.digest and "latency_seconds" in other.run.metrics
+    ]
+    if seen:
+        return sum(seen) / len(seen)
+    # Memory bandwidth decides on a CPU: 0.135 billion parameters gave 88 tokens/s on two cores.
+    tokens_per_second = 12.0 / max(0.05, (cell.model.parameters or 10**9) / 1e9)
+    return 30.0 * cell.options.n_tips / tokens_per_second
+
+
+def _stored_cells(tracking: Tracking, experiment: Experiment) -> tuple[StoredCell, ...]:
+    return read_evidence(tracking.read_runs(experiment)).cells
+
+
+def _collect_model(cells: Sequence[Cell], *, engine: Engine, store: Store) -> Iterator[Collected]:
+    with engine.load(cells[0].model) as loaded:
+        # Whoever held the engine before us may have made some of these cells.
+        known = {c.facts.key for c in read_cells(store.tracking.read_runs(store.experiment)) if not c.retired}
+        first = True
+        for cell in cells:
+            if cell.key in known:
+                continue
+            yield _generate_cell(cell, loaded, store, load_seconds=loaded.load_seconds if first else 0.0)
+            first = False
+        store.tracking.flush(patience_seconds=HAND_OVER_SECONDS)
+
+
+def _generate_cell(cell: Cell, loaded: LoadedModel, store: Store, *, load_seconds: float) -> Collected:
+    sampling = cell.options.sampling
+    try:
+        generation = loaded.generate(cell.text, sampling=sampling, seed=cell.seed)
+        failure = ""
+    except GenerationFailed as error:
+        generation = Generation(text="", finish="stop", prompt_tokens=0, output_tokens=0, seconds=0.0)
+        failure = error.message
+    candidates = _make_candidates(cell, generation, failure)
+    collected = Collected(cell, candidates, generation)
+    _store_cell(collected, store, load_seconds=load_seconds, tags={})
+    return collected
+
+
+def _make_candidates(cell: Cell, generation: Generation, failure: str) -> tuple[Candidate, ...]:
+    n_tips = cell.options.n_tips
+    if failure:
+        return tuple(Candidate(slot=slot, failure=failure) for slot in range(n_tips))
+    return parse_candidates(generation.text, n_tips=n_tips, rubric=cell.pack.rubric)
+
+
+def _reuse_cell(cell: Cell, source: StoredCell, store: Store) -> Collected:
+    metrics = source.run.metrics
+    generation = Generation(
+        text=store.tracking.read_artifact(source.run, "raw.txt"),
+        finish="stop",
+        prompt_tokens=int(metrics.get("prompt_tokens", 0)),
+        output_tokens=int(metrics.get("output_tokens", 0)),
+        seconds=metrics.get("latency_seconds", 0.0),
+    )
+    # Parsed again: this pack's rubric may have other flags than the one the cell was made for.
+    candidates = _make_candidates(
+        cell, generation, "" if generation.output_tokens else "failed where it came from"
+    )
+    collected = Collected(cell, candidates, generation, reused=True)
+    _store_cell(collected, store, load_seconds=0.0, tags={"tipbench.reused_from": source.run.run_id})
+    return collected
+
+
+def _store_cell(collected: Collected, store: Store, *, load_seconds: float, tags: dict[str, str]) -> None:
+    cell, candidates = collected.cell, collected.candidates
+    texts = [candidate.text for candidate in candidates if candidate.answered]
+    blank = store.stamps.blank(store.experiment)
+    write = cell_write(
+        cell.facts(
+            judge_kind=store.judge_kind,
+            slots="".join(ANSWERED if candidate.answered else FAILED for candidate in candidates),
+        ),
+        CellTexts(
+            prompt=cell.text,
+            context={"scenario": cell.scenario.id, "values": cell.scenario.values},
+            candidates=candidates,
+            raw=collected.generation.text,
+            rubric=cell.pack.rubric.text,
+        ),
+        options=cell.options,
+        metrics=generation_metrics(
+            collected.generation,
+            load_seconds=load_seconds,
+            candidates=candidates,
+            diversity=measure_diversity(texts),
+        ),
+        write=blank.model_copy(update={"run_name": cell.name[:250], "end_time": blank.start_time}),
+    )
+    store.tracking.submit(write.model_copy(update={"tags": write.tags | tags}))
+
+
+def _store_pack(pack: Pack, store: Store) -> None:
+    if find_pack_run(store.tracking.read_runs(store.experiment), pack.hash) is None:
+        store.tracking.submit(pack_write(pack, write=store.stamps.blank(store.experiment)))

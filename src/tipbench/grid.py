@@ -1,0 +1,170 @@
+"""The grid: pack × models → cells, each with its content key and its own seed."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from tipbench.errors import Problems, TipbenchError, UsageError
+from tipbench.pack import answer_tokens, builtin_pack, read_pack, render_prompt, select_scenarios
+from tipbench.records import CellFacts, Model, Options, Pack, Prompt, Sampling, Scenario, content_hash
+from tipbench.settings import Settings, split_list
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One arm meets one scenario, before anything was generated."""
+
+    pack: Pack
+    model: Model
+    prompt: Prompt
+    scenario: Scenario
+    options: Options
+
+    @property
+    def name(self) -> str:
+        """What people see in MLflow."""
+        return f"{self.model.name} · {self.prompt.name} · {self.scenario.id}"
+
+    @property
+    def text(self) -> str:
+        """The prompt as sent."""
+        options = self.options
+        return render_prompt(
+            self.pack, self.prompt, self.scenario, n_tips=options.n_tips, diversity=options.diversity
+        )
+
+    @property
+    def key(self) -> str:
+        """Same key, same question to the same weights. Names, rubric and experiment are not part of it."""
+        return content_hash(
+            {
+                "scenario": self.scenario.hash,
+                "prompt": self._prompt_hash,
+                "model": self.model.digest,
+                "options": self.options.hash,
+            }
+        )
+
+    @property
+    def seed(self) -> int:
+        """Seeded per cell, not per run: adding a model must not change the answers of the others."""
+        content = f"{self.options.seed}/{self.model.digest}/{self._prompt_hash}/{self.scenario.hash}"
+        return int.from_bytes(hashlib.sha256(content.encode()).digest()[:4], "big") >> 1
+
+    @property
+    def _prompt_hash(self) -> str:
+        # The diversity request is text of the pack too: edited, it is another question.
+        if not self.options.diversity:
+            return self.prompt.hash
+        return content_hash([self.prompt.text, self.pack.diversity_request])
+
+    def facts(self, *, judge_kind: str, slots: str) -> CellFacts:
+        """What is stored of this cell beside its texts."""
+        return CellFacts(
+            key=self.key,
+            model=self.model.name,
+            engine=self.model.engine,
+            model_digest=self.model.digest,
+            pinned=self.model.pinned,
+            prompt=self.prompt.name,
+            prompt_hash=self._prompt_hash,
+            scenario=self.scenario.id,
+            scenario_hash=self.scenario.hash,
+            options_hash=self.options.hash,
+            rubric=self.pack.rubric.name,
+            rubric_hash=content_hash(self.pack.rubric.model_dump()),
+            pack_hash=self.pack.hash,
+            judge_kind=judge_kind,
+            slots=slots,
+        )
+
+
+def prepare_grid(settings: Settings, *, find_model: Callable[[str], Model]) -> list[Cell]:
+    """All cells, model by model: a model is loaded once for all its cells.
+
+    Raises:
+        Problems: everything that is wrong with what was asked for, before anything is generated.
+    """
+    problems: list[TipbenchError] = []
+    pack = _attempt(problems, lambda: open_pack(settings.pack))
+    models = _attempt(problems, lambda: _find_models(settings.models, find_model))
+    names = _attempt(problems, lambda: split_list(settings.prompts, what="prompts"))
+    prompts: tuple[Prompt, ...] | None = None
+    scenarios: tuple[Scenario, ...] | None = None
+    if pack is not None:
+        prompts = _attempt(problems, lambda: _choose_prompts(pack, names or ()))
+        scenarios = _attempt(
+            problems, lambda: select_scenarios(pack, settings.scenarios, settings.n_scenarios)
+        )
+    if problems or pack is None or models is None or prompts is None or scenarios is None:
+        raise Problems(problems)
+    options = _options(settings, pack)
+    return [
+        Cell(pack, model, prompt, scenario, options)
+        for model in models
+        for prompt in prompts
+        for scenario in scenarios
+    ]
+
+
+def open_pack(name: str) -> Pack:
+    """A built-in pack by name, or the one in a folder.
+
+    Raises:
+        PackError: the pack is broken or there is none.
+    """
+    return builtin_pack(name) if name == "tip" else read_pack(Path(name).expanduser())
+
+
+def _options(settings: Settings, pack: Pack) -> Options:
+    return Options(
+        sampling=Sampling(
+            temperature=settings.temperature, max_tokens=answer_tokens(pack, n_tips=settings.n_tips)
+        ),
+        n_tips=settings.n_tips,
+        diversity=settings.diversity,
+        seed=settings.seed,
+    )
+
+
+def _attempt(problems: list[TipbenchError], step: Callable[[], T]) -> T | None:
+    try:
+        return step()
+    except TipbenchError as problem:
+        problems.append(problem)
+        return None
+
+
+def _find_models(text: str, find_model: Callable[[str], Model]) -> tuple[Model, ...]:
+    problems: list[TipbenchError] = []
+    found = [
+        _attempt(problems, lambda name=name: find_model(name)) for name in split_list(text, what="models")
+    ]
+    if problems:
+        raise Problems(problems)
+    models = tuple(model for model in found if model is not None)
+    _refuse_doubles(models)
+    return models
+
+
+def _refuse_doubles(models: Sequence[Model]) -> None:
+    names = [model.name for model in models]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        places = ", ".join(repr(model.location or model.name) for model in models if model.name == name)
+        raise UsageError(f"two models would be called {name!r}: {places}", hint="Rename one of the files.")
+
+
+def _choose_prompts(pack: Pack, names: Iterable[str]) -> tuple[Prompt, ...]:
+    known = {prompt.name: prompt for prompt in pack.prompts}
+    wanted = list(names)
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise UsageError(
+            f"pack {pack.name!r} has no prompt {', '.join(map(repr, unknown))}",
+            hint=f"It has: {', '.join(known)}",
+        )
+    return tuple(known[name] for name in wanted)

@@ -1,0 +1,83 @@
+"""What the store holds for a judge, read once: evidence, pack, keys, candidates."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tipbench.judging.anchors import REST_SITTINGS
+from tipbench.judging.blocks import Member
+from tipbench.pack import parse_pack
+from tipbench.records import Candidate, Pack
+from tipbench.tracking import Tracking
+from tipbench.tracking.cells import read_candidates
+from tipbench.tracking.evidence import Evidence, read_evidence
+from tipbench.tracking.packs import read_pack_files
+from tipbench.tracking.runs import Experiment, Run
+from tipbench.tracking.sittings import KEY_FILE, BlindKey, StoredSitting
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """What the store holds, read once: the evidence, the runs it came from, and how to read their texts."""
+
+    evidence: Evidence
+    runs: Sequence[Run]
+    read_artifact: Callable[[Run, str], str]
+    now_ms: int
+
+    def keys_of_open(self) -> dict[str, BlindKey]:
+        """Token → key of the sittings whose items are with a judge now."""
+        return {
+            sitting.facts.token: self.key_of(sitting)
+            for sitting in self.evidence.sittings
+            if sitting.facts.drawn == "block" and sitting.is_open(self.now_ms)
+        }
+
+    def key_of(self, sitting: StoredSitting) -> BlindKey:
+        """The blind key of a sitting."""
+        return BlindKey.model_validate_json(self.read_artifact(sitting.run, KEY_FILE))
+
+
+def read_judging_pack(backlog: Backlog) -> Pack:
+    """The stored pack of the cells; where prompts were added later, all scenarios and anchors together."""
+    hashes = dict.fromkeys(cell.facts.pack_hash for cell in backlog.evidence.cells)
+    packs = [
+        parse_pack(read_pack_files(backlog.runs, pack_hash, read_artifact=backlog.read_artifact))
+        for pack_hash in hashes
+    ]
+    scenarios = {scenario.id: scenario for pack in packs for scenario in pack.scenarios}
+    anchors = {anchor.id: anchor for pack in packs for anchor in pack.anchors}
+    return packs[-1].model_copy(
+        update={"scenarios": tuple(scenarios.values()), "anchors": tuple(anchors.values())}
+    )
+
+
+def candidate_reader(backlog: Backlog) -> Callable[[Member], Candidate]:
+    """Reads the candidate of a drawn slot, each cell's file once."""
+    texts: dict[str, tuple[Candidate, ...]] = {}
+
+    def read(member: Member) -> Candidate:
+        run = member.cell.run
+        if run.run_id not in texts:
+            texts[run.run_id] = read_candidates(backlog.read_artifact(run, "candidates.json"))
+        return texts[run.run_id][member.slot]
+
+    return read
+
+
+def recent_anchors(backlog: Backlog, judged_by: str) -> list[tuple[str, ...]]:
+    """The anchors of this judge's last sittings, oldest first."""
+    mine = [
+        sitting
+        for sitting in backlog.evidence.sittings
+        if (sitting.judged_by or sitting.run.tags.get("tipbench.for")) == judged_by
+    ]
+    return [
+        tuple(item.anchor for item in backlog.key_of(sitting).items if item.anchor)
+        for sitting in mine[-REST_SITTINGS:]
+    ]
+
+
+def read_backlog(tracking: Tracking, experiment: Experiment, *, now_ms: int, fresh: bool = False) -> Backlog:
+    """What the store holds now."""
+    runs = tracking.read_runs(experiment, fresh=fresh)
+    return Backlog(read_evidence(runs), runs, tracking.read_artifact, now_ms)

@@ -1,0 +1,120 @@
+"""Export: what waits for a lazy judge becomes one blind file."""
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+from tipbench.errors import TipbenchError, UsageError
+from tipbench.judging.backlog import Backlog, read_judging_pack
+from tipbench.judging.closing import Registrar
+from tipbench.judging.handout import (
+    LEASE_MS,
+    Request,
+    draw_sections,
+    make_sittings,
+    seed_source,
+    store_sittings,
+)
+from tipbench.judging.sheet import Section, Sheet, Sitting, sheet_rubric, sheet_schema
+from tipbench.tracking.contents import check_contents
+from tipbench.tracking.evidence import Evidence
+
+
+def export_sheet(path: Path, request: Request, *, backlog: Backlog, registrar: Registrar) -> Sheet | None:
+    """Writes the sheet and its schema; None when nothing waits.
+
+    Raises:
+        MixedContents: one name stands for several contents: judging would mix them.
+        TipbenchError: the file cannot be written; nothing was handed out.
+    """
+    experiment = registrar.experiment
+    check_contents(backlog.evidence.cells, experiment=experiment.name)
+    seeds = seed_source(registrar.stamps)
+    sections = draw_sections(backlog, request, rng=Random(seeds()))
+    if not sections:
+        return None
+    pack = read_judging_pack(backlog)
+    sittings = make_sittings(sections, pack=pack, backlog=backlog, judged_by=request.judged_by, seeds=seeds)
+    sheet = Sheet(
+        experiment=experiment.name,
+        experiment_uid=experiment.uid,
+        rubric=sheet_rubric(pack.rubric),
+        sections=tuple(_section(sitting, request, now_ms=backlog.now_ms) for sitting in sittings),
+    )
+    part = part_file(path)
+    write_text(part, sheet.model_dump_json(indent=1))
+    store_sittings(sittings, request=request, cell=sections[0][0].members[0].cell, registrar=registrar)
+    part.replace(path)
+    write_text(schema_file(path), json.dumps(sheet_schema(pack.rubric), indent=1))
+    return sheet
+
+
+def _section(sitting: Sitting, request: Request, *, now_ms: int) -> Section:
+    expires = datetime.fromtimestamp((now_ms + LEASE_MS) / 1000, tz=UTC)
+    return Section(
+        sitting=sitting.token,
+        judged_by=request.judged_by,
+        expires=expires.isoformat(timespec="seconds"),
+        scenarios=sitting.scenarios,
+        items=sitting.items,
+    )
+
+
+def check_target(path: Path) -> None:
+    """Refuses to overwrite a sheet: it may hold somebody's answers.
+
+    Raises:
+        UsageError: the file exists, or its folder does not.
+    """
+    if path.exists():
+        raise UsageError(f"{str(path)!r} exists and may hold answers", hint="Choose another file name.")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {str(path.absolute().parent)!r}", hint="Make it first.")
+
+
+def finish_interrupted(path: Path, evidence: Evidence) -> Sheet | None:
+    """The sheet of an export that was killed after its sittings were stored; the file is put in place."""
+    part = part_file(path)
+    if not part.exists():
+        return None
+    stored = {sitting.facts.token for sitting in evidence.sittings}
+    try:
+        sheet = Sheet.model_validate_json(part.read_text(encoding="utf-8"))
+    except ValueError:
+        part.unlink()  # Torn: it was never complete, so no sitting was stored for it.
+        return None
+    kept = tuple(section for section in sheet.sections if section.sitting in stored)
+    if not kept:
+        part.unlink()
+        return None
+    sheet = sheet.model_copy(update={"sections": kept})
+    write_text(part, sheet.model_dump_json(indent=1))
+    part.replace(path)
+    return sheet
+
+
+def part_file(path: Path) -> Path:
+    """Where a sheet lies until its sittings are stored."""
+    return path.with_name(path.name + ".part")
+
+
+def schema_file(path: Path) -> Path:
+    """The JSON Schema beside a sheet."""
+    return path.with_name(path.stem + ".schema.json")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes and syncs the text.
+
+    Raises:
+        TipbenchError: the disk is full, or the place cannot be written.
+    """
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise TipbenchError(f"{str(path)!r} cannot be written: {error.strerror}") from error

@@ -1,0 +1,74 @@
+"""Where judging stands: per experiment and judge."""
+
+from datetime import UTC, datetime
+
+from tipbench.records import Record
+from tipbench.tracking.evidence import Evidence
+from tipbench.tracking.sittings import StoredSitting
+
+
+class SittingLine(Record):
+    """One sitting as people see it."""
+
+    sitting: str
+    judged_by: str
+    judge_kind: str
+    state: str
+    items: int
+    anchors: int
+    blocks: int
+    blocks_counted: int
+    submissions: int
+    drawn: str
+    expires: str
+
+
+class Status(Record):
+    """What was judged, what waits, and who has it."""
+
+    experiment: str
+    cells: int
+    candidates: int
+    judged: int
+    waiting: int
+    judging_closed: bool
+    by_judge: dict[str, int]
+    sittings: tuple[SittingLine, ...]
+
+
+def read_status(evidence: Evidence, *, experiment: str, now_ms: int) -> Status:
+    """Where judging of an experiment stands."""
+    by_judge: dict[str, int] = {}
+    for given in (*evidence.lazy, *evidence.doubles):
+        if not given.verdict.failed:
+            by_judge[given.sitting.judged_by] = by_judge.get(given.sitting.judged_by, 0) + 1
+    return Status(
+        experiment=experiment,
+        cells=len(evidence.cells),
+        candidates=sum(len(cell.answered_slots) for cell in evidence.cells),
+        judged=sum(not given.verdict.failed for given in evidence.lazy),
+        waiting=sum(map(len, evidence.waiting_slots().values())),
+        judging_closed=evidence.judging_closed,
+        by_judge=by_judge,
+        sittings=tuple(_line(sitting, now_ms) for sitting in evidence.sittings),
+    )
+
+
+def _line(sitting: StoredSitting, now_ms: int) -> SittingLine:
+    facts = sitting.facts
+    state = sitting.state
+    if state == "open" and not sitting.is_open(now_ms):
+        state = "expired" if not sitting.claimed_close else "closing"
+    return SittingLine(
+        sitting=facts.token,
+        judged_by=sitting.judged_by or sitting.run.tags.get("tipbench.for", ""),
+        judge_kind=facts.judge_kind,
+        state=state,
+        items=facts.items - facts.anchors,
+        anchors=facts.anchors,
+        blocks=facts.blocks,
+        blocks_counted=len(sitting.closed.blocks) if sitting.closed and sitting.counts else 0,
+        submissions=len(sitting.submissions),
+        drawn=facts.drawn,
+        expires=datetime.fromtimestamp(facts.expires_ms / 1000, tz=UTC).isoformat(timespec="seconds"),
+    )

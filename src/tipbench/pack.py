@@ -1,0 +1,198 @@
+"""A folder of data → a Pack; its prompts rendered, its scenarios chosen."""
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files as package_files
+from importlib.resources.abc import Traversable
+from math import ceil
+from pathlib import Path
+
+from tipbench.errors import PackError, UsageError
+from tipbench.pack_anchors import FILE as ANCHORS
+from tipbench.pack_anchors import read_anchors, seal_lines
+from tipbench.pack_check import (
+    PLACEHOLDER,
+    Findings,
+    Mistake,
+    make_rubric,
+    read_manifest,
+    read_prompts,
+    read_scenarios,
+)
+from tipbench.records import Pack, Prompt, Scenario
+
+REQUIRED = ("pack.toml", "rubric.md", "scenarios.jsonl")
+TIPS_PER_BUDGET = 5
+"""`max_tokens` of a pack is enough for so many candidates."""
+
+_DIVERSITY_LINE = re.compile(r"^[ \t]*\{\{\s*diversity\s*\}\}[ \t]*(?:\n|\Z)", re.MULTILINE)
+
+
+def read_pack(folder: Path) -> Pack:
+    """The pack in this folder.
+
+    Raises:
+        PackError: with every mistake by file and line.
+    """
+    pack, found = check_folder(folder)
+    return _sound(pack, found, name=str(folder))
+
+
+def parse_pack(files: Mapping[str, str]) -> Pack:
+    """The pack made of these texts, named as in its folder (`prompts/v1.md`).
+
+    Raises:
+        PackError: with every mistake by file and line.
+    """
+    pack, found = examine(files)
+    return _sound(pack, found, name="the pack")
+
+
+def builtin_pack(name: str = "tip") -> Pack:
+    """A pack that comes with tipbench."""
+    pack, found = check_folder(package_files("tipbench") / "packs" / name)
+    return _sound(pack, found, name=name)
+
+
+def find_mistakes(files: Mapping[str, str]) -> list[Mistake]:
+    """Everything that must be mended before these texts are a pack."""
+    return examine(files)[1].mistakes
+
+
+def check_folder(folder: Traversable) -> tuple[Pack | None, Findings]:
+    """The pack in this folder if it is sound, and all mistakes and remarks."""
+    if not folder.is_dir():
+        raise PackError(f"no folder {str(folder)!r}", hint="Start a pack with: tipbench pack new DIR")
+    unreadable = Findings()
+    files = _read_texts(folder, unreadable)
+    pack, found = examine(files)
+    broken = {mistake.file for mistake in unreadable.mistakes}
+    others = [mistake for mistake in found.mistakes if mistake.file not in broken]
+    found.mistakes = unreadable.mistakes + others
+    return (None if found.mistakes else pack), found
+
+
+def examine(files: Mapping[str, str]) -> tuple[Pack | None, Findings]:
+    """The pack made of these texts if it is sound, and all mistakes and remarks."""
+    found = Findings()
+    for file in REQUIRED:
+        if file not in files:
+            found.mistake(file, 1, "there is no such file: write it")
+    manifest = read_manifest(files["pack.toml"], found) if "pack.toml" in files else None
+    rubric = make_rubric(manifest, files["rubric.md"], found) if manifest and "rubric.md" in files else None
+    scenarios = read_scenarios(files["scenarios.jsonl"], found) if "scenarios.jsonl" in files else ()
+    prompts = read_prompts(files, scenarios, found)
+    anchors = read_anchors(files.get(ANCHORS, ""), scenarios=scenarios, rubric=rubric, found=found)
+    if not anchors and not found.mistakes:
+        found.remark(ANCHORS, 1, "no anchors: nobody will see how far a judge drifts")
+    found.mistakes.sort(key=lambda mistake: (mistake.file, mistake.line))
+    if found.mistakes or manifest is None or rubric is None:
+        return None, found
+    pack = Pack(
+        name=manifest.name,
+        rubric=rubric,
+        scenarios=scenarios,
+        prompts=prompts,
+        anchors=anchors,
+        diversity_request=manifest.diversity_request,
+        max_tokens=manifest.max_tokens,
+        files=dict(files),
+    )
+    return pack, found
+
+
+def _sound(pack: Pack | None, found: Findings, *, name: str) -> Pack:
+    if pack is None:
+        count = len(found.mistakes)
+        listed = "\n".join(str(mistake) for mistake in found.mistakes)
+        title = f"{count} mistake{'s' * (count != 1)} in {name}:"
+        raise PackError(f"{title}\n{listed}", hint="Mend them, then: tipbench pack check DIR")
+    return pack
+
+
+def _read_texts(folder: Traversable, found: Findings) -> dict[str, str]:
+    names = [name for name in (*REQUIRED, ANCHORS) if (folder / name).is_file()]
+    prompts = folder / "prompts"
+    if prompts.is_dir():
+        found_prompts = sorted(item.name for item in prompts.iterdir() if item.is_file())
+        names += [f"prompts/{name}" for name in found_prompts if not name.startswith(".")]
+    texts: dict[str, str] = {}
+    for name in names:
+        content = folder.joinpath(*name.split("/")).read_bytes()
+        try:
+            texts[name] = content.decode("utf-8-sig").replace("\r\n", "\n")
+        except UnicodeDecodeError as error:
+            line = content.count(b"\n", 0, error.start) + 1
+            bad = content[error.start : error.start + 1]
+            found.mistake(name, line, f"not UTF-8: byte {bad!r}: save the file as UTF-8")
+            texts[name] = ""
+    return texts
+
+
+def render_prompt(pack: Pack, prompt: Prompt, scenario: Scenario, *, n_tips: int, diversity: bool) -> str:
+    """The prompt as sent: every placeholder replaced once, whatever stands inside the values."""
+    template = prompt.text if diversity else _DIVERSITY_LINE.sub("", prompt.text)
+    values = {
+        **scenario.values,
+        "n_tips": str(n_tips),
+        "diversity": pack.diversity_request if diversity else "",
+    }
+    return PLACEHOLDER.sub(lambda found: _as_text(values[found[1]]), template).strip()
+
+
+def _as_text(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else "\n".join(f"- {item}" for item in value)
+
+
+def answer_tokens(pack: Pack, *, n_tips: int) -> int:
+    """How many tokens an answer may have: the pack's `max_tokens`, in proportion above five tips."""
+    return max(pack.max_tokens, ceil(pack.max_tokens * n_tips / TIPS_PER_BUDGET))
+
+
+def select_scenarios(pack: Pack, which: str, cap: int) -> tuple[Scenario, ...]:
+    """The first `cap` scenarios of a set (`all`: of every set), in the order of the file; 0 = all of it.
+
+    Raises:
+        UsageError: no such set, or a negative cap.
+    """
+    sets = list(dict.fromkeys(scenario.set for scenario in pack.scenarios))
+    if which not in ("all", *sets):
+        raise UsageError(f"unknown scenario set {which!r}", hint=f"There are: {', '.join([*sets, 'all'])}")
+    if cap < 0:
+        raise UsageError(f"n-scenarios is {cap}", hint="Give 0 for the whole set, or a positive number")
+    chosen = tuple(scenario for scenario in pack.scenarios if which in ("all", scenario.set))
+    return chosen[:cap] if cap else chosen
+
+
+def start_pack(folder: Path) -> list[str]:
+    """Writes a small working pack into a new or empty folder; the names of its files.
+
+    Raises:
+        UsageError: the folder is not empty, or is a file.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{str(folder)!r} is not an empty folder", hint="Name a new folder")
+    texts = _read_texts(package_files("tipbench") / "packs" / "starter", Findings())
+    name = re.sub(r"[^a-z0-9._-]+", "-", folder.resolve().name.lower()).strip("-._")[:64] or "headlines"
+    texts["pack.toml"] = texts["pack.toml"].replace('name = "headlines"', f'name = "{name}"', 1)
+    (folder / "prompts").mkdir(parents=True)
+    for file, text in texts.items():
+        (folder / file).write_text(text, encoding="utf-8", newline="\n")
+    return list(texts)
+
+
+def seal_pack(folder: Path) -> int:
+    """Seals every plain reference in anchors.jsonl; how many there were.
+
+    Raises:
+        PackError: the pack has mistakes; nothing is written then.
+    """
+    pack, found = check_folder(folder)
+    files = _sound(pack, found, name=str(folder)).files
+    sealed = seal_lines(files.get(ANCHORS, ""))
+    count = sum(a != b for a, b in zip(files.get(ANCHORS, "").split("\n"), sealed.split("\n"), strict=True))
+    if count:
+        part = folder / f"{ANCHORS}.part"
+        part.write_text(sealed, encoding="utf-8", newline="\n")
+        part.replace(folder / ANCHORS)
+    return count

@@ -1,0 +1,304 @@
+"""The texts of a pack → its parts, with every mistake on the way by file and line."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tipbench.records import SCHEMA, Flag, FlagRule, Prompt, Record, Rubric, Scale, Scenario
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
+ALWAYS = ("n_tips", "diversity")
+"""What every prompt must ask for, beside the scenario's values."""
+
+_METRIC = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_RESERVED = frozenset({"composite", "diversity", "touched", "reason", "comment", "text", "id"})
+_AnyModel = TypeVar("_AnyModel", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What is wrong where, and what to do."""
+
+    file: str
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.what}"
+
+
+@dataclass
+class Findings:
+    """Mistakes make a pack unusable; remarks do not."""
+
+    mistakes: list[Mistake] = field(default_factory=list[Mistake])
+    remarks: list[Mistake] = field(default_factory=list[Mistake])
+
+    def mistake(self, file: str, line: int, what: str) -> None:
+        """Notes something that must be mended."""
+        self.mistakes.append(Mistake(file, line, what))
+
+    def remark(self, file: str, line: int, what: str) -> None:
+        """Notes something that could be better."""
+        self.remarks.append(Mistake(file, line, what))
+
+
+class StrictLine(BaseModel):
+    """One line of a .jsonl file: no unknown fields, no silent conversions."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ScaleEntry(StrictLine):
+    """`[scales.NAME]` of pack.toml."""
+
+    minimum: int = 1
+    maximum: int = 5
+    weight: float = Field(default=1.0, allow_inf_nan=False)
+
+
+class FlagEntry(Record):
+    """`[flags.NAME]` of pack.toml."""
+
+    weight: float = Field(strict=True, allow_inf_nan=False)
+    rule: FlagRule
+
+
+class Manifest(Record):
+    """pack.toml."""
+
+    name: str = Field(pattern=NAME)
+    rubric: str = Field(pattern=NAME)
+    max_tokens: int = Field(strict=True, ge=1, le=32_768)
+    diversity_request: str = Field(min_length=1)
+    scales: dict[str, ScaleEntry] = Field(min_length=1)
+    flags: dict[str, FlagEntry] = Field(default_factory=dict[str, FlagEntry])
+
+
+class ScenarioLine(StrictLine):
+    """One line of scenarios.jsonl."""
+
+    id: str = Field(pattern=NAME)
+    set: str = Field(pattern=NAME)
+    held_out: bool = False
+    values: dict[str, str | list[str]] = Field(min_length=1)
+
+
+def toml_line(text: str, path: Sequence[str | int]) -> int:
+    """The line of pack.toml where the value at this path stands, or else its nearest parent."""
+    keys = [part for part in path if isinstance(part, str)]
+    lines: dict[str, int] = {}
+    section = ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        header = re.match(r"\s*\[+([^\]]+)\]", line)
+        key = re.match(r'\s*"?([\w.-]+)"?\s*=', line)
+        if header:
+            section = header[1].replace('"', "").strip() + "."
+            lines.setdefault(section, number)
+        elif key:
+            lines.setdefault(f"{section}{key[1]}.", number)
+    for depth in range(len(keys), 0, -1):
+        number = lines.get(".".join(keys[:depth]) + ".")
+        if number:
+            return number
+    return 1
+
+
+def explain(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Each problem of a record: where, and a sentence with the value and what to do."""
+    for problem in error.errors(include_url=False):
+        place = tuple(part for part in problem["loc"] if part not in ("str", "list[str]"))
+        name = ".".join(str(part) for part in place)
+        given = repr(problem["input"])[:80]
+        match problem["type"]:
+            case "missing":
+                yield place, f"{name!r} is missing: add it"
+            case "extra_forbidden":
+                yield place, f"unknown field {name!r}: remove it or correct its name"
+            case "string_pattern_mismatch":
+                allowed = "use letters, digits, '.', '_', '-', starting with a letter or digit, at most 64"
+                yield place, f"{name} is {given}: {allowed}"
+            case _:
+                yield place, f"{name or 'the line'} is {given}: {problem['msg']}"
+
+
+def read_manifest(text: str, found: Findings) -> Manifest | None:
+    """pack.toml, or None when it cannot be read."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"at line (\d+)", str(error))
+        found.mistake("pack.toml", int(place[1]) if place else text.count("\n") + 1, f"not TOML: {error}")
+        return None
+    schema = content.pop("schema", None)
+    if schema != SCHEMA:
+        newer = isinstance(schema, int) and schema > SCHEMA
+        todo = "it needs a newer tipbench, update" if newer else f"write `schema = {SCHEMA}`"
+        found.mistake("pack.toml", toml_line(text, ["schema"]), f"schema is {schema!r}: {todo}")
+    try:
+        manifest = Manifest.model_validate(content)
+    except ValidationError as error:
+        for place, what in explain(error):
+            found.mistake("pack.toml", toml_line(text, place), what)
+        return None
+    for place, what in _manifest_mistakes(manifest):
+        found.mistake("pack.toml", toml_line(text, place), what)
+    return manifest
+
+
+def _manifest_mistakes(manifest: Manifest) -> Iterator[tuple[list[str], str]]:
+    for kind, names in (("scales", manifest.scales), ("flags", manifest.flags)):
+        for name in names:
+            taken = _RESERVED.union(manifest.scales if kind == "flags" else ())
+            for what in _name_mistakes(name, taken):
+                yield [kind, name], what
+    for name, scale in manifest.scales.items():
+        if scale.minimum >= scale.maximum:
+            what = f"minimum {scale.minimum} is not below maximum {scale.maximum}: widen the scale"
+            yield ["scales", name, "minimum"], what
+    for name, flag in manifest.flags.items():
+        for what in _rule_mistakes(flag.rule):
+            yield ["flags", name, "rule"], what
+
+
+def _name_mistakes(name: str, taken: frozenset[str]) -> Iterator[str]:
+    if not _METRIC.fullmatch(name):
+        yield f"name {name!r}: use small letters, digits and '_', starting with a letter, at most 40"
+    if name in taken:
+        yield f"name {name!r} is taken: choose another"
+
+
+def _rule_mistakes(rule: FlagRule) -> Iterator[str]:
+    if rule == FlagRule():
+        yield "the rule is empty: give min_words, max_words, max_sentences, must_match or must_not_match"
+    for pattern in (*rule.must_match, *rule.must_not_match):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            yield f"{pattern!r} is no regular expression ({error}): correct it"
+
+
+def make_rubric(manifest: Manifest, text: str, found: Findings) -> Rubric:
+    """The rubric; its text must speak of every scale and flag."""
+    if not text.strip():
+        found.mistake("rubric.md", 1, "is empty: say what each score means")
+    else:
+        for name in (*manifest.scales, *manifest.flags):
+            if name not in text:
+                found.mistake("rubric.md", 1, f"never mentions {name!r}: say what it means")
+    return Rubric(
+        name=manifest.rubric,
+        text=text,
+        scales=tuple(Scale(name=name, **dict(entry)) for name, entry in manifest.scales.items()),
+        flags=tuple(Flag(name=name, weight=e.weight, rule=e.rule) for name, e in manifest.flags.items()),
+    )
+
+
+def read_lines(
+    file: str, text: str, kind: type[_AnyModel], *, found: Findings
+) -> Iterator[tuple[int, _AnyModel]]:
+    """The records of a .jsonl file with their line numbers; blank lines and `#` lines are skipped."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            yield number, kind.model_validate(_read_object(line))
+        except ValidationError as error:
+            for _, what in explain(error):
+                found.mistake(file, number, what)
+        except ValueError as error:
+            found.mistake(file, number, f"not a JSON object: {error}")
+
+
+def _read_object(line: str) -> dict[str, Any]:
+    content: object = json.loads(line, object_pairs_hook=_refuse_doubles)
+    if not isinstance(content, dict):
+        raise ValueError(f"{line[:40]!r}: write one {{…}} on the line")  # noqa: TRY004
+    return cast(dict[str, Any], content)
+
+
+def _refuse_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    doubles = {key for key, _ in pairs if [k for k, _ in pairs].count(key) > 1}
+    if doubles:
+        raise ValueError(f"{min(doubles)!r} is given twice: keep one")
+    return dict(pairs)
+
+
+def read_scenarios(text: str, found: Findings) -> tuple[Scenario, ...]:
+    """All scenarios, in the order of the file."""
+    file = "scenarios.jsonl"
+    scenarios: dict[str, Scenario] = {}
+    contents: dict[str, str] = {}
+    for line, entry in read_lines(file, text, ScenarioLine, found=found):
+        values = {k: v if isinstance(v, str) else tuple(v) for k, v in entry.values.items()}
+        scenario = Scenario(id=entry.id, set=entry.set, held_out=entry.held_out, values=values)
+        if entry.id in scenarios:
+            found.mistake(file, line, f"id {entry.id!r} is there twice: choose another")
+        if scenario.hash in contents:
+            what = f"the same values as {contents[scenario.hash]!r}: change or remove one"
+            found.mistake(file, line, what)
+        if entry.set == "all":
+            found.mistake(file, line, "set 'all' means all sets: choose another name")
+        for what in _value_mistakes(values):
+            found.mistake(file, line, what)
+        scenarios.setdefault(entry.id, scenario)
+        contents.setdefault(scenario.hash, entry.id)
+    if not scenarios and not any(mistake.file == file for mistake in found.mistakes):
+        found.mistake(file, 1, "no scenario: write at least one")
+    return tuple(scenarios.values())
+
+
+def _value_mistakes(values: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
+    for name, value in values.items():
+        if not PLACEHOLDER.fullmatch("{{" + name + "}}"):
+            yield f"value name {name!r}: use letters, digits and '_'"
+        if name in ALWAYS:
+            yield f"value name {name!r} is taken: choose another"
+        if not value or not all(part.strip() for part in ([value] if isinstance(value, str) else value)):
+            yield f"value {name!r} is {value!r}: fill it"
+
+
+def read_prompts(
+    files: Mapping[str, str], scenarios: Sequence[Scenario], found: Findings
+) -> tuple[Prompt, ...]:
+    """All prompt versions, by name."""
+    prompts: list[Prompt] = []
+    for file, text in sorted(files.items()):
+        if not file.startswith("prompts/"):
+            continue
+        name = file.removeprefix("prompts/").removesuffix(".md")
+        if not file.endswith(".md") or not re.match(NAME, name):
+            what = "call it NAME.md, the name of letters, digits, '.', '_', '-'"
+            found.mistake(file, 1, f"prompt file {file!r}: {what}")
+            continue
+        for line, what in _prompt_mistakes(text, scenarios):
+            found.mistake(file, line, what)
+        prompts.append(Prompt(name=name, text=text))
+    if not any(file.startswith("prompts/") for file in files):
+        found.mistake("prompts/", 1, "no prompt: write at least one, such as prompts/v1.md")
+    return tuple(prompts)
+
+
+def _prompt_mistakes(text: str, scenarios: Sequence[Scenario]) -> Iterator[tuple[int, str]]:
+    for name in ALWAYS:
+        if name not in PLACEHOLDER.findall(text):
+            yield 1, f"never uses {{{{{name}}}}}: put it where it belongs"
+    for number, line in enumerate(text.split("\n"), start=1):
+        for name in PLACEHOLDER.findall(line):
+            missing = [scenario.id for scenario in scenarios if name not in scenario.values]
+            if name not in ALWAYS and missing:
+                what = f"no scenario has {name!r}" if len(missing) == len(scenarios) else ""
+                what = what or f"scenario {missing[0]!r} has no {name!r} ({len(missing)} have none)"
+                yield number, f"placeholder {{{{{name}}}}}: {what}: correct the name or add the value"
+        rest = PLACEHOLDER.sub("", line)
+        if "{{" in rest or "}}" in rest:
+            yield (
+                number,
+                f"{rest.strip()[:60]!r}: braces that are no {{{{placeholder}}}}: mend or remove them",
+            )

@@ -1,0 +1,230 @@
+"""Standings: the evidence of one experiment as a leaderboard that says how sure it is."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import fmean
+from typing import Literal
+
+from pydantic import Field
+
+from tipbench.records import CellFacts, Record, Rubric
+from tipbench.stats import Leaderboard, Score, leaderboard
+from tipbench.tracking.cells import StoredCell
+from tipbench.tracking.evidence import Evidence, GivenVerdict
+
+By = Literal["arm", "model", "prompt"]
+NAME_OF: dict[By, Callable[[CellFacts], str]] = {
+    "arm": lambda facts: facts.arm,
+    "model": lambda facts: facts.model,
+    "prompt": lambda facts: facts.prompt,
+}
+
+
+class Interval(Record):
+    """A difference between two arms with its 95 % interval."""
+
+    to: str
+    difference: float
+    low: float
+    high: float
+
+
+class Standing(Record):
+    """One line of the leaderboard. Numbers that nobody gave yet are absent."""
+
+    name: str
+    place: int | None = None
+    tied_for_first: bool = False
+    tier: str = "lazy"
+    verdicts: int = 0
+    failures_drawn: int = 0
+    composite: float | None = None
+    against_best: Interval | None = None
+    parts: dict[str, float] = Field(default_factory=dict)
+    cells: int = 0
+    candidates: int = 0
+    answered: int = 0
+    computed: dict[str, float] = Field(default_factory=dict)
+    diversity: float | None = None
+    latency_seconds: float | None = None
+    tokens_per_second: float | None = None
+    pinned: bool = True
+
+
+class Report(Record):
+    """What `compare` says."""
+
+    experiment: str
+    by: str
+    judged: int
+    candidates: int
+    waiting: int
+    judging_closed: bool
+    scenarios: int
+    rubric: str
+    lowest: float
+    highest: float
+    winner: str | None
+    standings: tuple[Standing, ...]
+    set_aside: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 a winner, 3 a tie that more judging of these candidates cannot break, 4 not decided yet."""
+        if self.winner is not None:
+            return 0
+        ranked = [standing for standing in self.standings if standing.place is not None]
+        return 3 if len(ranked) > 1 and self.scenarios > 1 and not self.waiting else 4
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The cells behind one line."""
+
+    name: str
+    cells: Sequence[StoredCell]
+    given: Sequence[GivenVerdict]
+
+
+def make_report(evidence: Evidence, *, experiment: str, rubric: Rubric, by: By = "arm") -> Report:
+    """The leaderboard of an experiment whose contents were checked."""
+    board = leaderboard(_scores(evidence, rubric, by))
+    groups = _group(evidence, by)
+    answered = sum(len(cell.answered_slots) for cell in evidence.cells)
+    waiting = sum(map(len, evidence.waiting_slots().values()))
+    judged = sum(not given.verdict.failed for given in evidence.lazy)
+    best = next(iter(board.estimate), None)
+    lines = [_standing(group, board=board, best=best, rubric=rubric) for group in groups]
+    lines.sort(key=lambda line: (line.place is None, line.place or 0, line.name))
+    return Report(
+        experiment=experiment,
+        by=by,
+        judged=judged,
+        candidates=answered,
+        waiting=waiting,
+        judging_closed=evidence.judging_closed,
+        scenarios=len(board.scenarios),
+        rubric=rubric.name,
+        lowest=rubric.lowest,
+        highest=rubric.highest,
+        winner=None if board.winner is None else str(board.winner),
+        standings=tuple(lines),
+        set_aside=tuple(sorted(str(arm) for arm in board.set_aside)) if board.estimate else (),
+        remarks=tuple(_remarks(evidence, board)),
+    )
+
+
+def _scores(evidence: Evidence, rubric: Rubric, by: By) -> list[Score]:
+    judged = evidence.lazy_by_cell()
+    scores: list[Score] = []
+    for cell in evidence.cells:
+        facts = cell.facts
+        verdicts = judged.get(cell.run.run_id, {})
+        for slot in range(len(facts.slots)):
+            given = verdicts.get(slot)
+            scores.append(
+                Score(
+                    arm=NAME_OF[by](facts),
+                    scenario=facts.scenario,
+                    candidate=(facts.arm, slot),
+                    lazy=None if given is None else _composite(given, rubric),
+                    sitting=None if given is None else given.sitting.facts.token,
+                )
+            )
+    return scores
+
+
+def _composite(given: GivenVerdict, rubric: Rubric) -> float:
+    verdict = given.verdict
+    return rubric.lowest if verdict.failed else rubric.composite(verdict.scores, verdict.flags)
+
+
+def _group(evidence: Evidence, by: By) -> list[_Group]:
+    cells: dict[str, list[StoredCell]] = {}
+    for cell in evidence.cells:
+        cells.setdefault(NAME_OF[by](cell.facts), []).append(cell)
+    given: dict[str, list[GivenVerdict]] = {}
+    for each in evidence.lazy:
+        given.setdefault(NAME_OF[by](each.cell.facts), []).append(each)
+    return [_Group(name, members, given.get(name, [])) for name, members in cells.items()]
+
+
+def _standing(group: _Group, *, board: Leaderboard, best: object, rubric: Rubric) -> Standing:
+    verdicts = [given.verdict for given in group.given if not given.verdict.failed]
+    ranked = list(board.estimate)
+    parts: dict[str, float] = Field(default_factory=dict)
+    if verdicts:
+        parts = {scale.name: fmean(v.scores[scale.name] for v in verdicts) for scale in rubric.scales}
+        parts |= {flag.name: fmean(v.flags[flag.name] for v in verdicts) for flag in rubric.flags}
+    place = ranked.index(group.name) + 1 if group.name in ranked else None
+    return Standing(
+        name=group.name,
+        place=place,
+        tied_for_first=place is not None and len(ranked) > 1 and group.name in board.tied_for_first,
+        verdicts=len(verdicts),
+        failures_drawn=len(group.given) - len(verdicts),
+        composite=board.estimate.get(group.name),
+        against_best=_against_best(group.name, board, best),
+        parts=parts,
+        cells=len(group.cells),
+        candidates=sum(len(cell.facts.slots) for cell in group.cells),
+        answered=sum(len(cell.answered_slots) for cell in group.cells),
+        computed={
+            flag.name: share for flag in rubric.flags if (share := _flag_share(group, flag.name)) is not None
+        },
+        diversity=_mean_metric(group.cells, "diversity"),
+        latency_seconds=_mean_metric(group.cells, "latency_seconds"),
+        tokens_per_second=_mean_metric(group.cells, "tokens_per_second"),
+        pinned=all(cell.facts.pinned for cell in group.cells),
+    )
+
+
+def _against_best(name: str, board: Leaderboard, best: object) -> Interval | None:
+    """The difference to the best arm; for the best one to the second."""
+    ranked = list(board.estimate)
+    if name not in ranked or len(ranked) < 2:
+        return None
+    to = ranked[1] if name == best else ranked[0]
+    pair = board.pairs[name, to]
+    if not (isfinite(pair.low) and isfinite(pair.high)):
+        return None
+    return Interval(to=str(to), difference=pair.difference, low=pair.low, high=pair.high)
+
+
+def _mean_metric(cells: Iterable[StoredCell], name: str) -> float | None:
+    values = [cell.run.metrics[name] for cell in cells if name in cell.run.metrics]
+    return fmean(values) if values else None
+
+
+def _flag_share(group: _Group, name: str) -> float | None:
+    """Share of the answered candidates for which code set the flag."""
+    pairs = [
+        (cell.run.metrics[f"computed.{name}"], len(cell.answered_slots))
+        for cell in group.cells
+        if f"computed.{name}" in cell.run.metrics
+    ]
+    total = sum(weight for _, weight in pairs)
+    return sum(share * weight for share, weight in pairs) / total if total else None
+
+
+def _remarks(evidence: Evidence, board: Leaderboard) -> list[str]:
+    remarks: list[str] = []
+    if board.estimate and len(board.scenarios) < 2:
+        remarks.append(f"complete verdicts in {len(board.scenarios)} scenario: an interval needs at least 2")
+    elif board.estimate and len(board.scenarios) < 4:
+        remarks.append(f"only {len(board.scenarios)} scenarios are complete: scenarios are the sample size")
+    if board.set_aside and board.estimate:
+        remarks.append("set aside, not enough verdicts: " + ", ".join(sorted(map(str, board.set_aside))))
+    if evidence.doubles:
+        remarks.append(f"{len(evidence.doubles)} verdicts are doubles: they count for agreement only")
+    if evidence.duplicates:
+        remarks.append(f"{len(evidence.duplicates)} cells are stored twice under one key: one of each counts")
+    remarks += [f"damaged verdicts, not counted: {where}" for where in evidence.damaged]
+    open_sittings = [s for s in evidence.sittings if s.state == "open" and s.submissions]
+    if open_sittings:
+        remarks.append(
+            f"{len(open_sittings)} sittings hold answers but are not closed: they do not count yet"
+        )
+    return remarks

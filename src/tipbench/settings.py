@@ -1,0 +1,143 @@
+"""Settings: defaults < tipbench.toml < TIPBENCH_* < flags. Read once, at an entry point."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from tipbench.errors import UsageError
+
+FILE_NAME = "tipbench.toml"
+STANDARD_VARIABLES = {
+    "mlflow_url": "MLFLOW_TRACKING_URI",
+    "mlflow_username": "MLFLOW_TRACKING_USERNAME",
+    "mlflow_password": "MLFLOW_TRACKING_PASSWORD",
+    "mlflow_token": "MLFLOW_TRACKING_TOKEN",
+}
+"""Variables of MLflow's own client; ours (`TIPBENCH_MLFLOW_URL`, …) win over them."""
+
+Name = Annotated[str, Field(min_length=1, max_length=250)]
+
+
+class Settings(BaseModel):
+    """Everything that can be set. Lists are comma-separated text, as on the command line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    home: Path
+    mlflow_url: str | None = None
+    mlflow_host: str | None = None
+    mlflow_username: str | None = None
+    mlflow_password: str | None = Field(default=None, repr=False)
+    mlflow_token: str | None = Field(default=None, repr=False)
+    ollama_url: str = "http://localhost:11434"
+    threads: int | None = Field(default=None, ge=1)
+    context_tokens: int = Field(default=4096, ge=256, le=131_072)
+
+    pack: str = "tip"
+    models: str = "qwen2.5:0.5b,qwen2.5:1.5b,gemma3:1b,llama3.2:3b"
+    prompts: str = "v1,v2-mentor,v3-few-shot"
+    scenarios: Name = "core"
+    n_tips: int = Field(default=5, ge=1, le=50)
+    n_scenarios: int = Field(default=0, ge=0)
+    temperature: float = Field(default=0.7, ge=0, le=2, allow_inf_nan=False)
+    diversity: bool = False
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    judge_kind: str = Field(default="claude-code", pattern="^(claude-code|human|haiku)$")
+    experiment: str = Field(default="tip-bench-auto", min_length=1, max_length=500)
+    max_model_b: float = Field(default=4.0, gt=0, allow_inf_nan=False)
+    judged_by: Name = "claude-code-session"
+
+    @property
+    def models_folder(self) -> Path:
+        """Where embedded weights are kept."""
+        return self.home / "models"
+
+    @field_validator("mlflow_url", "ollama_url")
+    @classmethod
+    def _is_a_url(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("must begin with http:// or https://")
+        return None if value is None else value.rstrip("/")
+
+
+def read_settings(
+    flags: Mapping[str, object] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Settings:
+    """The settings in force; `flags` that are None were not given.
+
+    Raises:
+        UsageError: a value is wrong; says which, where it came from and what it may be.
+    """
+    environ = os.environ if environ is None else environ
+    path = (folder or Path.cwd()) / FILE_NAME
+    values: dict[str, object] = {"home": _default_home(environ)}
+    origins: dict[str, str] = {}
+    for origin, given in (
+        (str(path), _read_file(path)),
+        ("the environment", _read_environment(environ)),
+        ("the command line", {key: value for key, value in (flags or {}).items() if value is not None}),
+    ):
+        values |= given
+        origins |= dict.fromkeys(given, origin)
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(_explain(error, origins)) from None
+    return settings.model_copy(update={"home": settings.home.expanduser().absolute()})
+
+
+def split_list(text: str, *, what: str) -> tuple[str, ...]:
+    """The names of a comma-separated list, each once, in order.
+
+    Raises:
+        UsageError: the list is empty.
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise UsageError(
+            f"the list of {what} is empty: {text!r}", hint=f"Give at least one, as in --{what} a,b"
+        )
+    return names
+
+
+def _default_home(environ: Mapping[str, str]) -> Path:
+    data = environ.get("XDG_DATA_HOME") or str(Path(environ.get("HOME", "~")) / ".local" / "share")
+    return Path(data) / "tipbench"
+
+
+def _read_file(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+def _read_environment(environ: Mapping[str, str]) -> dict[str, object]:
+    given: dict[str, object] = {}
+    for field in Settings.model_fields:
+        for variable in (f"TIPBENCH_{field.upper()}", STANDARD_VARIABLES.get(field, "")):
+            if variable and environ.get(variable):
+                given[field] = environ[variable]
+                break
+    return given
+
+
+def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
+    lines: list[str] = []
+    for problem in error.errors(include_url=False):
+        name = str(problem["loc"][0])
+        value = "" if name in {"mlflow_password", "mlflow_token"} else f" {problem['input']!r}"
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"{origins.get(name, 'settings')}: unknown setting {name!r}")
+        else:
+            lines.append(f"{name}{value} from {origins.get(name, 'settings')}: {problem['msg']}")
+    return "\n".join(lines)

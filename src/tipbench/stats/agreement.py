@@ -1,0 +1,176 @@
+"""How far two judges agree, and where an auto verdict is worth a second look."""
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from tipbench.errors import UsageError
+from tipbench.stats.scores import Bools, Floats, ScoreLike, Table, finite_array, read_scores
+
+Metric = Literal["interval", "ordinal"]
+ROUGH_BELOW = 60
+DRAWS = 2000
+
+
+class Delta(NamedTuple):
+    """An auto verdict is suspicious when |auto − lazy − bias| is above the threshold."""
+
+    threshold: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class Alpha:
+    """Krippendorff's α with a bootstrap interval over items; None when nothing is paired or varies."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    items: int
+
+    @property
+    def rough(self) -> bool:
+        """With so few items the interval is too narrow more often than it says."""
+        return self.items < ROUGH_BELOW
+
+    @property
+    def informative(self) -> bool:
+        """Whether the judges certainly agree more than by chance."""
+        return self.low is not None and self.low > 0.0
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The auto judge against the lazy one on the candidates that both judged."""
+
+    alpha: Alpha
+    pairs: int
+    bias: float | None
+    """Mean of auto − lazy."""
+    bias_of: Mapping[Hashable, float]
+    """The same per arm."""
+    bias_spread: float | None
+    """Standard deviation of the true biases over arms: what makes an auto board wrong."""
+
+
+def agreement(scores: Iterable[ScoreLike], seed: int = 0) -> Agreement:
+    """How far the auto judge agrees with the lazy one, and how unevenly it treats the arms.
+
+    Raises:
+        BadScores: a score is not a finite number, or one candidate has two scores of one tier.
+    """
+    table = read_scores(scores)
+    both = np.isfinite(table.auto) & np.isfinite(table.lazy)
+    gap, arm = (table.auto - table.lazy)[both], table.arm[both]
+    ratings = list(zip(table.auto[both].tolist(), table.lazy[both].tolist(), strict=True))
+    return Agreement(
+        alpha=krippendorff_alpha(ratings, seed=seed),
+        pairs=len(gap),
+        bias=float(gap.mean()) if len(gap) else None,
+        bias_of={table.arms[g]: float(gap[arm == g].mean()) for g in np.unique(arm).tolist()},
+        bias_spread=_spread_over_arms(table, gap, both),
+    )
+
+
+def delta(scores: Iterable[ScoreLike], rate: float = 0.10) -> Delta:
+    """Beyond which gap an auto verdict is flagged, so that at most `rate` of good ones are.
+
+    Infinite, nothing is flagged, while there are too few pairs.
+
+    Raises:
+        BadScores: a score is not a finite number, or one candidate has two scores of one tier.
+    """
+    table = read_scores(scores)
+    gaps = table.auto - table.lazy
+    gaps = gaps[np.isfinite(gaps)]
+    if not len(gaps):
+        return Delta(math.inf, 0.0)
+    bias = float(np.median(gaps))
+    place = math.ceil((len(gaps) + 1) * (1.0 - rate) - 1e-9)
+    around = np.sort(np.abs(gaps - bias))
+    return Delta(float(around[place - 1]) if place <= len(around) else math.inf, bias)
+
+
+def ac1(first: Sequence[bool], second: Sequence[bool]) -> float | None:
+    """Gwet's AC1 of two judges' flags: agreement beyond chance that a rare flag does not distort.
+
+    Raises:
+        UsageError: not as many flags of the one as of the other.
+    """
+    if len(first) != len(second):
+        raise UsageError(f"{len(first)} flags against {len(second)}", hint="One flag of each judge per item.")
+    if not first:
+        return None
+    one, other = np.array(first, dtype=bool), np.array(second, dtype=bool)
+    share = float(one.mean() + other.mean()) / 2.0
+    chance = 2.0 * share * (1.0 - share)
+    return (float((one == other).mean()) - chance) / (1.0 - chance)
+
+
+def krippendorff_alpha(
+    ratings: Iterable[Sequence[float | None]], *, metric: Metric = "interval", seed: int = 0
+) -> Alpha:
+    """Krippendorff's α of items × judges, None where a judge did not see the item.
+
+    Raises:
+        BadScores: a rating is not a finite number.
+    """
+    units = [[value for value in unit if value is not None] for unit in ratings]
+    units = [unit for unit in units if len(unit) >= 2]
+    values = finite_array((value for unit in units for value in unit), what="ratings")
+    levels, code = np.unique(values, return_inverse=True)
+    if len(levels) < 2:
+        return Alpha(None, None, None, len(units))
+    item = np.repeat(np.arange(len(units)), [len(unit) for unit in units])
+    counts = np.zeros((len(units), len(levels)))
+    np.add.at(counts, (item, code), 1.0)
+    once = _alphas(counts, levels, np.ones((1, len(units))), metric)
+    random = np.random.default_rng(seed)
+    weights = random.multinomial(len(units), np.full(len(units), 1.0 / len(units)), DRAWS).astype(float)
+    draws = _alphas(counts, levels, weights, metric)
+    low, high = np.quantile(draws[np.isfinite(draws)], [0.025, 0.975])
+    return Alpha(float(once[0]), float(low), float(high), len(units))
+
+
+def _alphas(counts: Floats, levels: Floats, weights: Floats, metric: Metric) -> Floats:
+    """α for every row of weights over the items; NaN where nothing varies."""
+    return _ordinal(counts, weights) if metric == "ordinal" else _interval(counts, levels, weights)
+
+
+def _interval(counts: Floats, levels: Floats, weights: Floats) -> Floats:
+    size, first, second = counts.sum(axis=1), counts @ levels, counts @ levels**2
+    observed = weights @ (2.0 * (size * second - first**2) / (size - 1.0))
+    total, mean = weights @ size, (weights @ first) / (weights @ size)
+    expected = 2.0 * total * np.maximum(weights @ second - total * mean**2, 0.0) / (total - 1.0)
+    varies = expected > 1e-12 * (1.0 + mean**2)
+    return 1.0 - np.divide(observed, expected, out=np.full(len(weights), np.nan), where=varies)
+
+
+def _ordinal(counts: Floats, weights: Floats) -> Floats:
+    share = weights / (counts.sum(axis=1) - 1.0)
+    found = np.full(len(weights), np.nan)
+    for at, (weight, scaled) in enumerate(zip(weights, share, strict=True)):
+        total = weight @ counts
+        # Two levels are as far apart as there are ratings between them, half of those at the ends.
+        middle = np.cumsum(total) - total / 2.0
+        distance = (middle[:, None] - middle[None, :]) ** 2
+        observed = float((((counts * scaled[:, None]).T @ counts) * distance).sum())
+        expected = float(total @ distance @ total) / (float(total.sum()) - 1.0)
+        if expected > 0:
+            found[at] = 1.0 - observed / expected
+    return found
+
+
+def _spread_over_arms(table: Table, gap: Floats, both: Bools) -> float | None:
+    arm = table.arm[both]
+    groups = [gap[arm == g] for g in np.unique(arm)]
+    groups = [group for group in groups if len(group) >= 2]
+    if len(groups) < 2:
+        return None
+    # The means scatter by chance too: take that part off.
+    chance = float(np.mean([group.var(ddof=1) / len(group) for group in groups]))
+    seen = float(np.var([group.mean() for group in groups], ddof=1))
+    return math.sqrt(max(0.0, seen - chance))

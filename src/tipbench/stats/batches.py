@@ -1,0 +1,120 @@
+"""Which items to judge next: whole blocks, of the arms that can still win."""
+
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from tipbench.stats.posterior import best_chances
+from tipbench.stats.scores import Bools, Floats, Ints, ScoreLike, Table, read_scores
+
+FIRST_BLOCKS = 2
+HOPELESS = 0.01
+CERTAIN = 0.95
+
+
+class Next(NamedTuple):
+    """A candidate to judge."""
+
+    arm: Hashable
+    scenario: Hashable
+    candidate: Hashable
+
+
+def next_batch(
+    scores: Iterable[ScoreLike], k: int, seed: int = 0, *, champion: Hashable = None
+) -> list[Next]:
+    """About `k` candidates to judge next: whole blocks, at least one; empty when nothing is to gain.
+
+    Two blocks of all arms first; then blocks of the arms that are the best with a chance of at least 1 %,
+    and of the champion, where the fewest verdicts are; an open block is finished before another begins.
+    Nothing is suggested once one arm is the best with a chance of 95 %, or when everything is judged.
+
+    Raises:
+        BadScores: a score is not a finite number, or one candidate has two scores of one tier.
+    """
+    table = read_scores(scores)
+    plan = _Plan(table, np.random.default_rng(seed))
+    if k < 1 or len(table.arms) < 2:
+        return []
+    chances = best_chances(table, seed)
+    chosen: list[Next] = []
+    while len(chosen) < k:
+        begun = plan.whole_blocks() >= FIRST_BLOCKS
+        if begun and chances.max() >= CERTAIN:
+            break
+        active = _active(chances, begun=begun, champion=_index(table, champion))
+        block = plan.next_block(active)
+        if not block or (chosen and len(chosen) + len(block) > k):
+            break
+        chosen += plan.draw(block)
+    return chosen
+
+
+def _index(table: Table, champion: Hashable) -> int | None:
+    return table.arms.index(champion) if champion in table.arms else None
+
+
+def _active(chances: Floats, *, begun: bool, champion: int | None) -> Bools:
+    """The arms worth a verdict: at least two, since a block of one compares nothing."""
+    if not begun:
+        return np.ones(len(chances), dtype=np.bool_)
+    active = chances >= HOPELESS
+    active[np.argsort(-chances, kind="stable")[:2]] = True
+    if champion is not None:
+        active[champion] = True
+    return active
+
+
+class _Plan:
+    """Verdicts there are and verdicts suggested, per cell, and the candidates that are left."""
+
+    def __init__(self, table: Table, random: np.random.Generator) -> None:
+        self._table, self._random = table, random
+        self._counts: Ints = np.zeros(table.shape, dtype=np.intp)
+        judged = np.isfinite(table.lazy)
+        np.add.at(self._counts, (table.arm[judged], table.scenario[judged]), 1)
+        self._left: dict[tuple[int, int], list[Hashable]] = {}
+        for row in np.flatnonzero(~judged):
+            cell = (int(table.arm[row]), int(table.scenario[row]))
+            self._left.setdefault(cell, []).append(table.candidates[row])
+        for candidates in self._left.values():
+            candidates.sort(key=repr)
+
+    def whole_blocks(self) -> int:
+        """Blocks of all arms."""
+        return int(self._counts.min(axis=0).sum())
+
+    def next_block(self, active: Bools) -> list[tuple[int, int]]:
+        """The cells of the open block that is to be finished, else of a new one."""
+        return self._open_block(active) or self._new_block(active)
+
+    def draw(self, block: list[tuple[int, int]]) -> list[Next]:
+        """One random candidate of each cell that nobody judged."""
+        drawn: list[Next] = []
+        for arm, scenario in block:
+            left = self._left[arm, scenario]
+            candidate = left.pop(int(self._random.integers(len(left))))
+            self._counts[arm, scenario] += 1
+            drawn.append(Next(self._table.arms[arm], self._table.scenarios[scenario], candidate))
+        return drawn
+
+    def _open_block(self, active: Bools) -> list[tuple[int, int]]:
+        """The cells that lack one verdict where most arms have one more."""
+        arms = np.flatnonzero(active)
+        for scenario in range(len(self._table.scenarios)):
+            behind = self._counts[arms, scenario].max() - self._counts[arms, scenario]
+            late = [int(arm) for arm in arms[behind == 1] if self._left.get((int(arm), scenario))]
+            if late and behind.max() == 1 and (behind == 0).sum() * 2 >= len(arms):
+                return [(arm, scenario) for arm in late]
+        return []
+
+    def _new_block(self, active: Bools) -> list[tuple[int, int]]:
+        """All active arms in the scenario with the fewest verdicts, of those with a candidate left for each."""
+        arms = [int(arm) for arm in np.flatnonzero(active)]
+        order = self._random.permutation(len(self._table.scenarios))
+        blocks = [[(arm, int(s)) for arm in arms if self._left.get((arm, int(s)))] for s in order]
+        blocks = [block for block in blocks if len(block) >= 2]
+        if not blocks:
+            return []
+        return min(blocks, key=lambda block: (-len(block), self._counts[arms, block[0][1]].sum()))

@@ -1,0 +1,209 @@
+"""The gate: may a challenger replace the champion? Each rule with its numbers."""
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from tipbench.errors import UsageError
+from tipbench.stats.board import ROUNDING, Differences, compare_arms
+from tipbench.stats.cells import Cells, compute_cells
+from tipbench.stats.quantiles import dunnett_quantile, look_levels
+from tipbench.stats.scores import Bools, Floats, Ints, ScoreLike, Table, read_scores
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the gate asks for."""
+
+    margin: float = 0.0
+    """How much better a challenger must be."""
+    require: Literal["both", "lazy"] = "both"
+    """Whether the auto judge must see it ahead too."""
+    scenarios: int = 4
+    """Complete ones, at least."""
+
+
+USUAL_TERMS = Terms()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule of the gate, whether it holds, and the numbers."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the gate says."""
+
+    promoted: Hashable | None
+    decided: bool
+    """False at a look that was not planned: it spends nothing and decides nothing."""
+    level: float
+    """The chance to promote wrongly that this look may spend, counted over all challengers."""
+    challenger: Hashable | None
+    """The one to be promoted, else the best one."""
+    difference: float | None
+    """Its lead over the champion."""
+    bound: float | None
+    """What the lead is at least, at this level."""
+    auto_difference: float | None
+    """Its lead by the auto judge."""
+    rules: tuple[Rule, ...]
+
+
+def gate(
+    scores: Iterable[ScoreLike],
+    champion: Hashable,
+    alpha: float = 0.05,
+    look: int | None = None,
+    fractions: Sequence[float] | None = None,
+) -> Hashable | None:
+    """The arm that may replace the champion, or None.
+
+    Raises:
+        BadScores: a score is not a finite number, or one candidate has two scores of one tier.
+        UsageError: the look is not one of the plan, or the fractions do not rise to 1.
+    """
+    return examine_gate(scores, champion, alpha=alpha, look=look, fractions=fractions).promoted
+
+
+def examine_gate(
+    scores: Iterable[ScoreLike],
+    champion: Hashable,
+    *,
+    alpha: float = 0.05,
+    look: int | None = None,
+    fractions: Sequence[float] | None = None,
+    terms: Terms = USUAL_TERMS,
+) -> Decision:
+    """The gate's decision with every rule behind it.
+
+    `look` is the index of the planned look in `fractions`, the shares of the verdict budget at which the
+    plan looks. A plan without a look is an unplanned look: never decided.
+
+    Raises:
+        BadScores: a score is not a finite number, or one candidate has two scores of one tier.
+        UsageError: the look is not one of the plan, or the fractions do not rise to 1.
+    """
+    table = read_scores(scores)
+    cells = compute_cells(table)
+    level = _level(cells, alpha=alpha, look=look, fractions=fractions)
+    planned = look is not None or fractions is None
+    at = table.arms.index(champion) if champion in table.arms else None
+    if at is None or not cells.judged[at].any():
+        rule = Rule("champion", passed=False, detail=f"no verdicts for the champion {champion!r}")
+        return Decision(None, planned, level, None, None, None, None, (rule,))
+    found = compare_arms(cells, keep=at)
+    case = _Case(table, cells, found, int(np.flatnonzero(found.arms == at)[0]), level, terms)
+    return _decide(case, planned=planned)
+
+
+@dataclass(frozen=True)
+class _Case:
+    table: Table
+    cells: Cells
+    found: Differences
+    champion: int
+    level: float
+    terms: Terms
+
+    def bounds(self) -> Floats:
+        """What each compared arm is ahead of the champion at least."""
+        df, error = self.found.df[:, self.champion], self.found.error[:, self.champion]
+        reach = np.where(error > 0, dunnett_quantile(_contenders(self.cells), df, self.level), 0.0)
+        return self.found.lead[:, self.champion] - reach * error
+
+    def auto_lead(self) -> Floats:
+        """How far the auto judge sees each compared arm ahead of the champion; NaN where it cannot say."""
+        auto = self.cells.auto[np.ix_(self.found.arms, self.found.scenarios)]
+        ahead = auto - auto[self.champion]
+        both = np.isfinite(ahead)
+        counts = both.sum(axis=1)
+        sums = np.where(both, ahead, 0.0).sum(axis=1)
+        return np.divide(sums, counts, out=np.full(len(auto), np.nan), where=counts > 0)
+
+
+def _decide(case: _Case, *, planned: bool) -> Decision:
+    terms = case.terms
+    bounds, auto = case.bounds(), case.auto_lead()
+    challenger = np.arange(len(bounds)) != case.champion
+    ahead = challenger & (bounds > terms.margin + ROUNDING)
+    agreed = auto > ROUNDING
+    enough = len(case.found.scenarios) >= terms.scenarios
+    fit = ahead & agreed if terms.require == "both" else ahead
+    promotable = fit if planned and enough else np.zeros_like(fit)
+    best = _first(case.found.means, promotable, ahead, challenger)
+    if best is None:
+        rule = Rule("challenger", passed=False, detail="nobody to compare the champion with")
+        return Decision(None, planned, case.level, None, None, None, None, (rule,))
+    lead, seen = float(case.found.lead[best, case.champion]), float(auto[best])
+    name = case.table.arms[case.found.arms[best]]
+    scenarios = len(case.found.scenarios)
+    rules = (
+        Rule("planned look", planned, "planned" if planned else "an unplanned look decides nothing"),
+        Rule("scenarios", enough, f"{scenarios} complete, {terms.scenarios} needed"),
+        Rule(
+            "lazy tier",
+            bool(ahead[best]),
+            f"ahead by {lead:+.2f}, at least {bounds[best]:+.2f} at level {case.level:.4g}; "
+            f"needed: more than {terms.margin:g}",
+        ),
+        Rule("auto tier", bool(agreed[best]) or terms.require == "lazy", _auto_detail(seen, terms)),
+    )
+    return Decision(
+        promoted=name if promotable[best] else None,
+        decided=planned,
+        level=case.level,
+        challenger=name,
+        difference=lead,
+        bound=float(bounds[best]),
+        auto_difference=None if math.isnan(seen) else seen,
+        rules=rules,
+    )
+
+
+def _auto_detail(seen: float, terms: Terms) -> str:
+    asked = "" if terms.require == "both" else " (not required by setting)"
+    if math.isnan(seen):
+        return f"no auto scores to compare{asked}"
+    return f"the auto judge sees it {'ahead' if seen > 0 else 'not ahead'}: {seen:+.2f}{asked}"
+
+
+def _first(means: Floats, *choices: Bools) -> int | None:
+    """The best arm of the first choice that has any."""
+    for choice in choices:
+        if choice.any():
+            return int(np.argmax(np.where(choice, means, -np.inf)))
+    return None
+
+
+def _contenders(cells: Cells) -> int:
+    """Arms that were ever judged: one dropped on the way was a chance to err too."""
+    judged: Ints = cells.judged.sum(axis=1)
+    return int((judged > 0).sum())
+
+
+def _level(cells: Cells, *, alpha: float, look: int | None, fractions: Sequence[float] | None) -> float:
+    if fractions is None:
+        if look is not None:
+            raise UsageError(
+                f"look {look} of which plan?", hint="Hand in the fractions of all planned looks."
+            )
+        return alpha
+    plan = tuple(float(share) for share in fractions)
+    rising = all(0.0 < first < second for first, second in pairwise(plan))
+    if not plan or not rising or not plan[0] > 0.0 or abs(plan[-1] - 1.0) > ROUNDING:
+        raise UsageError(f"looks at {plan!r}", hint="Fractions of the verdict budget rise and end at 1.")
+    if look is None:
+        return 0.0
+    if not 0 <= look < len(plan):
+        raise UsageError(f"look {look} is not in the plan", hint=f"There are {len(plan)}, counted from 0.")
+    return look_levels(_contenders(cells), plan, alpha)[look]

@@ -1,0 +1,100 @@
+"""P(best): how probable it is that an arm is the best one. A help to the eye; the gate does not use it."""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tipbench.stats.cells import auto_lead, block_of, compute_cells
+from tipbench.stats.scores import Floats, ScoreLike, Table, read_scores
+
+INTERACTION = 0.15
+"""Variance of what one arm makes of one scenario, as a share of a single verdict's variance."""
+DRAWS = 4000
+_SPREADS = np.geomspace(0.05, 2.0, 24) ** 2
+"""Variances of the arms that are thought possible, as shares of a single verdict's variance."""
+
+
+def p_best(scores: Iterable[ScoreLike], seed: int = 0) -> dict[Hashable, float]:
+    """The probability of being the best for each arm; they sum to 1.
+
+    Raises:
+        BadScores: a score is not a finite number, or one candidate has two scores of one tier.
+    """
+    table = read_scores(scores)
+    chances = best_chances(table, seed)
+    return {arm: float(chance) for arm, chance in zip(table.arms, chances, strict=True)}
+
+
+def best_chances(table: Table, seed: int) -> Floats:
+    """The probability of being the best, in the table's order of arms.
+
+    A mixed model: arm effects with a spread that the data decide, one level per scenario and sitting, so that
+    a harsh sitting moves nothing, arm × scenario effects, and the auto judge's lead within the cell.
+    """
+    arms = len(table.arms)
+    seen = _within_blocks(table) if np.isfinite(table.lazy).any() else None
+    if seen is None or seen.freedom <= 0 or seen.scatter <= 1e-12:
+        return np.full(arms, 1.0 / max(arms, 1))
+    strength, axes = np.linalg.eigh(seen.information)
+    strength = np.maximum(strength, 0.0)
+    along = axes.T @ seen.pull
+    precision = strength + 1.0 / _SPREADS[:, None]
+    scatter = np.maximum(seen.scatter - (along**2 / precision).sum(axis=1), 1e-12 * seen.scatter)
+    evidence = -0.5 * np.log(precision * _SPREADS[:, None]).sum(axis=1) - 0.5 * seen.freedom * np.log(scatter)
+    weight = np.exp(evidence - evidence.max())
+    random = np.random.default_rng(seed)
+    pick = random.choice(len(_SPREADS), size=DRAWS, p=weight / weight.sum())
+    noise = np.sqrt(scatter[pick] / random.chisquare(seen.freedom, DRAWS))
+    draws = along / precision[pick]
+    draws += noise[:, None] * random.standard_normal((DRAWS, arms)) / np.sqrt(precision[pick])
+    best = np.argmax(draws @ axes.T, axis=1)
+    return np.bincount(best, minlength=arms) / DRAWS
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """What the verdicts say about the arms once the level of every block is taken out."""
+
+    information: Floats
+    pull: Floats
+    scatter: float
+    freedom: float
+
+
+def _within_blocks(table: Table) -> _Evidence:
+    judged = np.isfinite(table.lazy)
+    cells = compute_cells(table)
+    y = (table.lazy - cells.slope * auto_lead(table, cells.auto))[judged]
+    arm, block = table.arm[judged], block_of(table, judged)
+    cell = np.unique(arm * len(table.scenarios) + table.scenario[judged], return_inverse=True)[1]
+    arms, blocks, count = len(table.arms), int(block.max()) + 1, int(cell.max()) + 1
+    # Columns: arms, then blocks, then the verdicts themselves; `inside` holds their sums per cell.
+    inside = np.zeros((count, arms + blocks + 1))
+    np.add.at(inside, (cell, arm), 1.0)
+    np.add.at(inside, (cell, arms + block), 1.0)
+    np.add.at(inside, (cell, np.full(len(y), arms + blocks)), y)
+    products = np.zeros((arms + blocks + 1, arms + blocks + 1))
+    for rows, columns, values in (
+        (arm, arm, np.ones(len(y))),
+        (arms + block, arms + block, np.ones(len(y))),
+        (arm, arms + block, np.ones(len(y))),
+        (arm, np.full(len(y), arms + blocks), y),
+        (arms + block, np.full(len(y), arms + blocks), y),
+        (np.full(len(y), arms + blocks), np.full(len(y), arms + blocks), y * y),
+    ):
+        np.add.at(products, (rows, columns), values)
+    products = np.triu(products) + np.triu(products, 1).T
+    size = np.bincount(cell, minlength=count)
+    # Verdicts of one cell share its arm × scenario effect: their common part counts for less.
+    products -= inside.T @ (inside * (INTERACTION / (1.0 + INTERACTION * size))[:, None])
+    keep = np.r_[0:arms, arms + blocks]
+    level = slice(arms, arms + blocks)
+    solved = np.linalg.solve(products[level, level], products[level][:, keep])
+    rest = products[np.ix_(keep, keep)] - products[keep][:, level] @ solved
+    return _Evidence(
+        information=rest[:arms, :arms],
+        pull=rest[:arms, arms],
+        scatter=float(rest[arms, arms]) + cells.coarseness,
+        freedom=float(len(y) - blocks),
+    )

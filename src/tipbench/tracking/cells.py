@@ -1,0 +1,218 @@
+"""Cells in MLflow: a cell's facts and texts to one run, and back."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter, ValidationError
+
+from tipbench.errors import NewerSchema
+from tipbench.records import (
+    ANSWERED,
+    SCHEMA,
+    Candidate,
+    CellFacts,
+    Generation,
+    Options,
+    Verdict,
+    content_hash,
+)
+from tipbench.tracking.runs import Run
+from tipbench.tracking.write import Write
+
+VERDICT_TAG = re.compile(r"^verdict:([0-9a-z]+):(\d+)(?:\.(\d+))?$")
+TAG_ROOM = 7_000
+"""Characters of verdicts in one tag; the packing around them stays under 7,500."""
+
+_verdicts = TypeAdapter(tuple[Verdict, ...])
+_candidates = TypeAdapter(tuple[Candidate, ...])
+
+
+@dataclass(frozen=True)
+class CellTexts:
+    """The texts of a cell: what was sent, what came back, what was made of it."""
+
+    prompt: str
+    context: Mapping[str, object]
+    candidates: tuple[Candidate, ...]
+    raw: str
+    rubric: str
+
+
+@dataclass(frozen=True)
+class StoredCell:
+    """A complete cell as MLflow has it. `submissions` maps (sitting, n) to the verdicts given there."""
+
+    run: Run
+    facts: CellFacts
+    retired: bool
+    submissions: Mapping[tuple[str, int], tuple[Verdict, ...]] = field(
+        default_factory=dict[tuple[str, int], tuple[Verdict, ...]]
+    )
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def answered_slots(self) -> list[int]:
+        """The candidates there are texts of."""
+        return [slot for slot, letter in enumerate(self.facts.slots) if letter == ANSWERED]
+
+
+def cell_write(
+    facts: CellFacts,
+    texts: CellTexts,
+    *,
+    options: Options,
+    metrics: Mapping[str, float],
+    write: Write,
+) -> Write:
+    """`write` filled with everything a cell's run carries; `judge_pending` is among the last to land."""
+    candidates = _candidates.dump_json(texts.candidates, indent=1).decode()
+    return write.model_copy(
+        update={
+            "tags_at_create": {
+                "tipbench.kind": "cell",
+                "tipbench.schema": str(SCHEMA),
+                "tipbench.state": "open",
+                "tipbench.key": facts.key,
+            },
+            "artifacts": {
+                "prompt.txt": texts.prompt,
+                "context.json": json.dumps(texts.context, ensure_ascii=False, indent=1),
+                "candidates.json": candidates,
+                "raw.txt": texts.raw,
+                "rubric.md": texts.rubric,
+            },
+            "params": {
+                "model": facts.model,
+                "prompt": facts.prompt,
+                "scenario": facts.scenario,
+                "n_tips": str(options.n_tips),
+                "temperature": str(options.sampling.temperature),
+                "diversity": str(options.diversity).lower(),
+                "seed": str(options.seed),
+                "options": options.model_dump_json(),
+            },
+            "metrics": dict(metrics),
+            "tags": {
+                "tipbench.facts": facts.model_dump_json(),
+                "tipbench.candidates": content_hash(candidates),
+                "tipbench.state": "complete",
+                "rubric": facts.rubric,
+                "judge_kind": facts.judge_kind,
+                # A cell without a single answer has nothing to judge.
+                "judge_pending": str(ANSWERED in facts.slots).lower(),
+            },
+        }
+    )
+
+
+def generation_metrics(
+    generation: Generation, *, load_seconds: float, candidates: Sequence[Candidate], diversity: float | None
+) -> dict[str, float]:
+    """What was measured of one cell. Shares of computed flags are over the answered candidates."""
+    answered = [candidate for candidate in candidates if candidate.answered]
+    metrics = {
+        "latency_seconds": generation.seconds,
+        "load_seconds": load_seconds,
+        "prompt_tokens": float(generation.prompt_tokens),
+        "output_tokens": float(generation.output_tokens),
+        "answered": float(len(answered)),
+        "failed": float(len(candidates) - len(answered)),
+    }
+    if generation.seconds > 0:
+        metrics["tokens_per_second"] = generation.output_tokens / generation.seconds
+    for name in answered[0].flags if answered else ():
+        metrics[f"computed.{name}"] = sum(c.flags[name] for c in answered) / len(answered)
+    if diversity is not None:
+        metrics["diversity"] = diversity
+    return metrics
+
+
+def read_cells(runs: Iterable[Run]) -> list[StoredCell]:
+    """The complete cells among the runs; an open one is no cell yet.
+
+    Raises:
+        NewerSchema: a cell was written by a newer tipbench.
+    """
+    return [
+        _read_cell(run)
+        for run in runs
+        if run.tags.get("tipbench.kind") == "cell" and run.tags.get("tipbench.state") == "complete"
+    ]
+
+
+def read_candidates(text: str) -> tuple[Candidate, ...]:
+    """The candidates of a `candidates.json`."""
+    return _candidates.validate_json(text)
+
+
+def check_schema(run: Run) -> None:
+    """Refuses what a newer tipbench wrote.
+
+    Raises:
+        NewerSchema: the run's schema is newer than ours.
+    """
+    schema = run.tags.get("tipbench.schema", "1")
+    if not schema.isdigit() or int(schema) > SCHEMA:
+        raise NewerSchema(
+            f"run {run.run_id} has tipbench.schema {schema!r}; this tipbench knows {SCHEMA}",
+            hint="Upgrade tipbench.",
+        )
+
+
+def _read_cell(run: Run) -> StoredCell:
+    check_schema(run)
+    submissions, damaged = unpack_verdicts(run.tags)
+    return StoredCell(
+        run=run,
+        facts=CellFacts.model_validate_json(run.tags["tipbench.facts"]),
+        retired="tipbench.retired" in run.tags,
+        submissions=submissions,
+        damaged=damaged,
+    )
+
+
+def pack_verdicts(sitting: str, n: int, verdicts: Sequence[Verdict]) -> dict[str, str]:
+    """The verdict tags of one submission on one cell; never cut, split where a tag would be too long."""
+    rows = [verdict.model_dump_json(exclude_defaults=True) for verdict in verdicts]
+    parts: list[list[str]] = [[]]
+    for row in rows:
+        if parts[-1] and sum(map(len, parts[-1])) + len(parts[-1]) + len(row) > TAG_ROOM:
+            parts.append([])
+        parts[-1].append(row)
+    head = f'"schema":{SCHEMA},"count":{len(rows)},"hash":"{content_hash(rows)}"'
+    return {
+        f"verdict:{sitting}:{n}" + (f".{index}" if index else ""): f'{{{head},"verdicts":[{",".join(part)}]}}'
+        for index, part in enumerate(parts)
+    }
+
+
+def unpack_verdicts(
+    tags: Mapping[str, str],
+) -> tuple[dict[tuple[str, int], tuple[Verdict, ...]], tuple[str, ...]]:
+    """The verdicts in a run's tags by (sitting, n), and the names of tags that do not add up."""
+    parts: dict[tuple[str, int], dict[int, str]] = {}
+    for name, value in tags.items():
+        if match := VERDICT_TAG.match(name):
+            parts.setdefault((match[1], int(match[2])), {})[int(match[3] or 0)] = value
+    found: dict[tuple[str, int], tuple[Verdict, ...]] = {}
+    damaged: list[str] = []
+    for place, texts in parts.items():
+        verdicts = _join_verdicts([texts[index] for index in sorted(texts)])
+        if verdicts is None:
+            damaged.append(f"verdict:{place[0]}:{place[1]}")
+        else:
+            found[place] = verdicts
+    return found, tuple(damaged)
+
+
+def _join_verdicts(texts: Sequence[str]) -> tuple[Verdict, ...] | None:
+    try:
+        packed = [json.loads(text) for text in texts]
+        verdicts = _verdicts.validate_python([row for part in packed for row in part["verdicts"]])
+        rows = [verdict.model_dump_json(exclude_defaults=True) for verdict in verdicts]
+        honest = all(p["count"] == len(rows) and p["hash"] == content_hash(rows) for p in packed)
+    except (ValueError, KeyError, TypeError, ValidationError):
+        return None
+    return verdicts if honest else None

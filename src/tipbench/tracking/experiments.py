@@ -1,0 +1,116 @@
+"""Experiments: found by name, made once, told apart by a random id of ours."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+
+from tipbench.errors import ExperimentNotFound, TrackingRefused
+from tipbench.records import content_hash
+from tipbench.tracking.locks import hold_lock
+from tipbench.tracking.pace import call_patiently
+from tipbench.tracking.refusals import AnsweredNo
+from tipbench.tracking.rest import Rest
+from tipbench.tracking.runs import (
+    EXPERIMENT_TAG,
+    Experiment,
+    ExperimentAnswer,
+    ManyExperiments,
+    Nothing,
+    OneExperiment,
+)
+
+
+class Experiments:
+    """The experiments of one server."""
+
+    def __init__(self, rest: Rest, *, locks: Path, new_id: Callable[[], str]) -> None:
+        self._rest = rest
+        self._locks = locks
+        self._new_id = new_id
+
+    def ensure(self, name: str) -> Experiment:
+        """The experiment of that name, made if there is none.
+
+        Raises:
+            TrackingRefused: it was deleted in MLflow, or the name cannot be one.
+        """
+        with hold_lock(self._locks / f"{content_hash([self._rest.url, name])}.lock"):
+            return call_patiently(lambda: self._find_or_create(name))
+
+    def find(self, name: str) -> Experiment:
+        """The experiment of that name.
+
+        Raises:
+            ExperimentNotFound: there is none; the hint names similar ones.
+        """
+        found = call_patiently(lambda: self._look_up(name))
+        if found is not None and (experiment := _active(found)).uid:
+            return experiment
+        names = [experiment.name for experiment in self.list_all()]
+        similar = get_close_matches(name, names, n=5, cutoff=0.4) or names[:5]
+        what = "holds nothing of tipbench" if found else "does not exist"
+        raise ExperimentNotFound(
+            f"experiment {name!r} {what} on {self._rest.url}",
+            hint=f"There is: {', '.join(similar)}" if similar else "Make one with: tipbench collect",
+        )
+
+    def list_all(self) -> list[Experiment]:
+        """Every experiment that holds something of ours, by name."""
+        found: list[Experiment] = []
+        token, first = "", True
+        while token or first:
+            body = {
+                "max_results": 10_000,
+                "filter": f"tags.`{EXPERIMENT_TAG}` LIKE '%'",
+                **({"page_token": token} if token else {}),
+            }
+            answer = call_patiently(
+                lambda body=body: self._rest.post("experiments/search", body, ManyExperiments)
+            )
+            found += [each.to_experiment() for each in answer.experiments]
+            token, first = answer.next_page_token, False
+        return sorted(found, key=lambda experiment: experiment.name)
+
+    def _find_or_create(self, name: str) -> Experiment:
+        found = self._look_up(name)
+        if found is None:
+            self._create(name)
+            found = self._look_up(name)
+        if found is None:
+            raise TrackingRefused(f"experiment {name!r} vanished while it was made", hint="Try again.")
+        experiment = _active(found)
+        if experiment.uid:
+            return experiment
+        self._rest.post(
+            "experiments/set-experiment-tag",
+            {"experiment_id": experiment.id, "key": EXPERIMENT_TAG, "value": self._new_id()},
+            Nothing,
+        )
+        return self._find_or_create(name)
+
+    def _create(self, name: str) -> None:
+        tags = [{"key": EXPERIMENT_TAG, "value": self._new_id()}]
+        try:
+            self._rest.tell("experiments/create", {"name": name, "tags": tags})
+        except AnsweredNo as error:
+            # Another host was faster: theirs is as good as ours.
+            if error.code != "RESOURCE_ALREADY_EXISTS":
+                raise
+
+    def _look_up(self, name: str) -> ExperimentAnswer | None:
+        try:
+            query = {"experiment_name": name}
+            return self._rest.get("experiments/get-by-name", OneExperiment, query=query).experiment
+        except AnsweredNo as error:
+            if error.code == "RESOURCE_DOES_NOT_EXIST":
+                return None
+            raise
+
+
+def _active(found: ExperimentAnswer) -> Experiment:
+    if found.lifecycle_stage == "deleted":
+        raise TrackingRefused(
+            f"experiment {found.name!r} was deleted in MLflow",
+            hint=f"Restore it (mlflow experiments restore -x {found.experiment_id}), or choose another name.",
+        )
+    return found.to_experiment()

@@ -1,0 +1,190 @@
+"""Tracking: the one door to MLflow."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tipbench.errors import TrackingRefused, TrackingUnavailable
+from tipbench.records import content_hash
+from tipbench.tracking.artifacts import join_artifact, proxied_folder
+from tipbench.tracking.cache import RunCache
+from tipbench.tracking.courier import Delivery
+from tipbench.tracking.delivery import stamped_batch
+from tipbench.tracking.experiments import Experiments
+from tipbench.tracking.outbox import Outbox
+from tipbench.tracking.pace import Pace, call_patiently
+from tipbench.tracking.refusals import AnsweredNo, ArtifactsNotServed
+from tipbench.tracking.rest import Rest
+from tipbench.tracking.runs import Experiment, OneRun, Run
+from tipbench.tracking.searching import read_runs, search_runs
+from tipbench.tracking.write import Write, prepare_write
+
+PATIENCE_SECONDS = 60.0
+
+
+class Tracking:
+    """Reads and writes of one MLflow server. `description` is the first line every command prints.
+
+    `server` names the server in journal and cache when its address may change.
+    """
+
+    def __init__(
+        self,
+        rest: Rest,
+        *,
+        home: Path,
+        description: str,
+        new_id: Callable[[], str],
+        server: str = "",
+        pace: Pace | None = None,
+    ) -> None:
+        self.url = rest.url
+        self.description = description
+        self._rest = rest
+        self._home = home
+        self._server = server or rest.url
+        self._experiments = Experiments(rest, locks=home / "locks", new_id=new_id)
+        self._outbox = Outbox(
+            rest,
+            folder=home / "journal" / content_hash(self._server),
+            server=self._server,
+            new_id=new_id,
+            pace=pace or Pace(),
+        )
+
+    def ensure_experiment(self, name: str) -> Experiment:
+        """The experiment of that name, made if there is none.
+
+        Raises:
+            TrackingRefused: it was deleted in MLflow, or the name cannot be one.
+        """
+        return self._experiments.ensure(name)
+
+    def find_experiment(self, name: str) -> Experiment:
+        """The experiment of that name.
+
+        Raises:
+            ExperimentNotFound: there is none; the hint names similar ones.
+        """
+        return self._experiments.find(name)
+
+    def list_experiments(self) -> list[Experiment]:
+        """Every experiment that holds something of ours, by name."""
+        return self._experiments.list_all()
+
+    def read_runs(self, experiment: Experiment, *, fresh: bool = False) -> list[Run]:
+        """All runs of ours, oldest first; only what changed since last time is asked for, unless `fresh`.
+
+        Raises:
+            NewerSchema: one of them was written by a newer tipbench.
+        """
+        path = self._home / "cache" / f"{content_hash([self._server, experiment.uid])}.db"
+        return read_runs(self._rest, experiment, cache=RunCache(path), fresh=fresh)
+
+    def search_runs(
+        self,
+        experiment_ids: Sequence[str],
+        filter: str = "",  # noqa: A002 - MLflow's own word
+        view: str = "ACTIVE_ONLY",
+    ) -> list[Run]:
+        """The runs that match an MLflow filter, oldest first."""
+        return search_runs(self._rest, experiment_ids, where=filter, view=view)
+
+    def read_run(self, run_id: str) -> Run:
+        """One run as it is now.
+
+        Raises:
+            TrackingRefused: there is none.
+        """
+        query = {"run_id": run_id}
+        return call_patiently(lambda: self._rest.get("runs/get", OneRun, query=query)).run.to_run()
+
+    def read_artifact(self, run: Run, path: str) -> str:
+        """A text of the run.
+
+        Raises:
+            TrackingRefused: the run has no such text.
+        """
+        folder = proxied_folder(run.artifact_uri, url=self.url)
+        refusal: TrackingRefused | None = None
+        if folder is not None:
+            try:
+                return call_patiently(lambda: self._rest.get_artifact(f"{folder}/{path}"))
+            except (AnsweredNo, ArtifactsNotServed) as error:
+                refusal = error
+        text = join_artifact(run.tags, path)
+        if text is None:
+            raise TrackingRefused(
+                f"run {run.run_id} has no text {path!r}",
+                hint=f"Its artifacts are at {run.artifact_uri}; were they deleted?",
+            ) from refusal
+        return text
+
+    def submit(self, write: Write) -> None:
+        """Returns when the write is safe on disk; it is delivered in the background.
+
+        Raises:
+            TrackingRefused: MLflow would refuse or cut it; nothing was sent.
+            TrackingError: the journal cannot be written.
+        """
+        self._outbox.submit(write)
+
+    def deliver(self, write: Write) -> str:
+        """Submits the write and waits for it; gives the run id.
+
+        Raises:
+            TrackingUnavailable: the server is away; the write stays in the journal.
+            TrackingRefused: the server said no.
+        """
+        return self._outbox.deliver(write, patience_seconds=PATIENCE_SECONDS)
+
+    def flush(self, *, patience_seconds: float = PATIENCE_SECONDS) -> Delivery:
+        """Waits for everything submitted; gives up after `patience_seconds` without any progress."""
+        return self._outbox.flush(patience_seconds=patience_seconds)
+
+    def deliver_left_over(self) -> Delivery:
+        """Delivers what earlier processes left in their journals for this server.
+
+        Raises:
+            NewerSchema: a newer tipbench left it.
+        """
+        return self._outbox.deliver_left_over(patience_seconds=PATIENCE_SECONDS)
+
+    def claim(self, run_id: str, key: str, value: str) -> str:
+        """Tries to be the first to set a param of the run; gives the value that stands: the winner's.
+
+        Raises:
+            TrackingRefused: the run does not exist or was deleted.
+        """
+        claim = prepare_write(
+            Write(attempt="claim-param", experiment="", experiment_id="", params={key: value})
+        )
+        refusal: AnsweredNo | None = None
+        stamp = call_patiently(self._rest.read_clock)
+        batch = stamped_batch(self._rest, run_id, stamp=stamp, write=claim)
+        try:
+            call_patiently(lambda: self._rest.tell("runs/log-batch", batch))
+        except AnsweredNo as error:
+            refusal = error
+        winner = self.read_run(run_id).params.get(key)
+        if winner is None:
+            raise refusal or TrackingUnavailable(f"the claim of {key!r} was not stored")
+        return winner
+
+    def delete_run(self, run_id: str) -> None:
+        """Deletes a run as MLflow does: it can be restored there."""
+        call_patiently(lambda: self._rest.tell("runs/delete", {"run_id": run_id}))
+
+    def close(self) -> None:
+        """Ends deliveries and connections; what is not delivered stays in the journal."""
+        self._outbox.close()
+        self._rest.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

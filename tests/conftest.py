@@ -1,0 +1,58 @@
+"""One real MLflow server for the whole test run, also under pytest-xdist; a fresh experiment for each test."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tipbench.settings import Settings
+from tipbench.tracking import Tracking, open_tracking
+from tipbench.tracking.opening import open_managed_folder
+
+SHARED = "TIPBENCH_TEST_SERVER_HOME"
+"""Where the shared server lives. Set it yourself to keep one server over several test runs."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if SHARED not in os.environ:
+        # The first process names the folder and cleans it up; workers of xdist inherit the variable.
+        folder = tempfile.mkdtemp(prefix="tipbench-tests-")
+        os.environ[SHARED] = folder
+        config.add_cleanup(lambda: _stop_shared_server(Path(folder)))
+    for name in ("MLFLOW_TRACKING_URI", "TIPBENCH_MLFLOW_URL", "TIPBENCH_HOME"):
+        os.environ.pop(name, None)
+
+
+def _stop_shared_server(folder: Path) -> None:
+    open_managed_folder(folder).stop()
+    shutil.rmtree(folder, ignore_errors=True)
+    os.environ.pop(SHARED, None)
+
+
+@pytest.fixture(scope="session")
+def mlflow_url() -> str:
+    """The address of a real MLflow server, shared by all tests of the run."""
+    return open_managed_folder(Path(os.environ[SHARED])).start().url
+
+
+@pytest.fixture
+def settings(mlflow_url: str, tmp_path: Path) -> Settings:
+    """Settings with a data folder of the test's own, on the shared server."""
+    return Settings(home=tmp_path / "home", mlflow_url=mlflow_url)
+
+
+@pytest.fixture
+def tracking(settings: Settings) -> Iterator[Tracking]:
+    """The door to the shared server."""
+    with open_tracking(settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def experiment_name() -> str:
+    """A name that no other test uses."""
+    return f"test-{uuid4().hex[:12]}"

@@ -1,0 +1,176 @@
+"""Judging campaigns whose truth is known.
+
+Twelve arms answer scenarios with five candidates a cell. A candidate has a quality (arm, scenario, their
+interaction, its own luck), shown on three 1–5 scales and two flags. The lazy judge sees it with noise, in
+sittings that may be harsher or stretch the scale; the auto judge is noisy, lenient and biased per arm.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tipbench.stats import Next, Score
+
+Floats = NDArray[np.float64]
+
+CANDIDATES = 5
+LEVEL = 9.4
+SCENARIO_SD = 0.8
+INTERACTION_SD = 0.68
+CANDIDATE_SD = 0.95
+SCALE_NOISE = 0.57
+"""Per scale, before rounding to whole numbers; with rounding the composite's is 1.1."""
+AUTO_STEEPNESS = 0.6
+SPREAD = (1.05, 0.8, 0.6, 0.35, 0.2, 0.05, -0.05, -0.2, -0.4, -0.6, -0.8, -1.0)
+WORLDS: dict[str, tuple[float, ...]] = {
+    "null": (0.0,) * 12,
+    "spread": SPREAD,
+    "clear": (1.2,) + (0.0,) * 11,
+    "close3": (0.6, 0.4, 0.2) + (0.0,) * 9,
+    "twins": (1.2, 1.2) + (0.0,) * 10,
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything about a campaign but its luck."""
+
+    world: str = "spread"
+    scenarios: int = 8
+    correlation: float | None = 0.65
+    """Of auto score and true quality within an arm; None: no auto tier."""
+    auto_bias_sd: float = 0.5
+    auto_extra: float = 0.0
+    """On top for the first arm."""
+    noisy_arm: float = 1.0
+    """How much noisier the first arm is."""
+    offset_sd: float = 0.5
+    stretch_sd: float = 0.0
+    blocks_per_sitting: int = 3
+    in_blocks: bool = True
+    """False: judged arm by arm, the bad way."""
+
+
+@dataclass
+class Campaign:
+    """One campaign: judge blocks, read the records. Arm 0 is special only through the setting."""
+
+    setting: Setting
+    random: np.random.Generator
+    effects: Floats = field(init=False)
+    shown: Floats = field(init=False)
+    auto: Floats | None = field(init=False)
+    lazy: dict[tuple[int, int, int], tuple[int, int]] = field(init=False, default_factory=dict)
+    sittings: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        setting, random = self.setting, self.random
+        self.effects = random.permutation(np.array(WORLDS[setting.world]))
+        arms = len(self.effects)
+        size = (arms, setting.scenarios, CANDIDATES)
+        self._loud = np.ones(arms)
+        self._loud[0] = setting.noisy_arm
+        loud = self._loud[:, None, None]
+        scenario = random.normal(0.0, SCENARIO_SD, setting.scenarios)[None, :, None]
+        self.shown, self._flags = _quality(
+            self.effects[:, None, None] + scenario + loud * random.normal(0.0, INTERACTION_SD, (*size[:2], 1)),
+            loud * random.normal(0.0, CANDIDATE_SD, size),
+            random,
+        )
+        self.auto = self._auto_scores() if setting.correlation is not None else None
+        self._order = random.permuted(np.tile(np.arange(CANDIDATES), (*size[:2], 1)), axis=2)
+
+    @property
+    def truth(self) -> Floats:
+        """The arms' true means: over new scenarios, new candidates, an average sitting."""
+        return np.array(
+            [true_mean(float(e), float(n)) for e, n in zip(self.effects, self._loud, strict=True)]
+        )
+
+    def judge_blocks(self, count: int) -> None:
+        """Judge whole blocks, every scenario once before any comes again."""
+        arms, scenarios = len(self.effects), self.setting.scenarios
+        rounds = -(-count // scenarios)
+        order = np.concatenate([self.random.permutation(scenarios) for _ in range(rounds)])[:count]
+        seen = [0] * scenarios
+        blocks: list[list[tuple[int, int, int]]] = []
+        for s in order.tolist():
+            blocks.append([(g, s, int(self._order[g, s, seen[s]])) for g in range(arms)])
+            seen[s] += 1
+        items = [item for block in blocks for item in block]
+        if not self.setting.in_blocks:
+            items.sort()
+        size = self.setting.blocks_per_sitting * arms
+        for start in range(0, len(items), size):
+            self.judge(items[start : start + size])
+
+    def judge(self, items: Iterable[tuple[int, int, int] | Next]) -> None:
+        """One sitting over these candidates."""
+        offset = self.random.normal(0.0, self.setting.offset_sd)
+        stretch = 1.0 + self.random.normal(0.0, self.setting.stretch_sd)
+        for arm, scenario, candidate in items:
+            key = (int(arm), int(scenario), int(candidate))  # type: ignore[call-overload]
+            quality = LEVEL + stretch * (self.shown[key] - LEVEL) + offset
+            noise = SCALE_NOISE * self._loud[key[0]] * self.random.standard_normal(3)
+            scales = np.clip(np.rint(quality / 3.0 + noise), 1, 5)
+            self.lazy[key] = (int(scales.sum()) + int(self._flags[key]), self.sittings)
+        self.sittings += 1
+
+    def records(self) -> list[Score]:
+        """Every candidate, with what the judges said so far."""
+        arms, scenarios, candidates = self.shown.shape
+        auto = None if self.auto is None else self.auto.tolist()
+        nothing = (None, None)
+        return [
+            Score(g, s, c, None if auto is None else auto[g][s][c], *self.lazy.get((g, s, c), nothing))
+            for g in range(arms)
+            for s in range(scenarios)
+            for c in range(candidates)
+        ]
+
+    def _auto_scores(self) -> Floats:
+        setting, random = self.setting, self.random
+        assert setting.correlation is not None
+        composite = self.shown + self._flags
+        within = float(np.sqrt(SCENARIO_SD**2 + INTERACTION_SD**2 + CANDIDATE_SD**2 + 0.5))
+        noise = AUTO_STEEPNESS * within * np.sqrt(1.0 / setting.correlation**2 - 1.0)
+        bias = random.normal(0.0, setting.auto_bias_sd, (len(self.effects), 1, 1))
+        bias[0] += setting.auto_extra
+        middle = LEVEL + 1.65
+        seen = middle + 1.0 + bias + AUTO_STEEPNESS * (composite - middle)
+        return np.clip(np.rint(seen + random.normal(0.0, noise, composite.shape)), 2, 17)
+
+
+def run_campaign(setting: Setting, *, verdicts: int, seed: int) -> Campaign:
+    """A campaign judged in whole blocks up to the number of verdicts."""
+    campaign = Campaign(setting, np.random.default_rng(seed))
+    campaign.judge_blocks(verdicts // len(campaign.effects))
+    return campaign
+
+
+@lru_cache(maxsize=256)
+def true_mean(effect: float, loudness: float) -> float:
+    """What an arm scores on average over everything new, from a large sample with common random numbers."""
+    random = np.random.default_rng(7)
+    count = 400_000
+    scenario = random.normal(0.0, SCENARIO_SD, count)
+    own = random.normal(0.0, INTERACTION_SD, count), random.normal(0.0, CANDIDATE_SD, count)
+    shown, flags = _quality(effect + scenario + loudness * own[0], loudness * own[1], random)
+    shown = shown + random.normal(0.0, 0.5, count)
+    total = flags.astype(float)
+    for _ in range(3):
+        noise = SCALE_NOISE * loudness * random.standard_normal(count)
+        total += np.clip(np.rint(shown / 3.0 + noise), 1, 5)
+    return float(total.mean())
+
+
+def _quality(base: Floats, luck: Floats, random: np.random.Generator) -> tuple[Floats, Floats]:
+    """What the scales show, summed, and what the flags add: 2 · format_ok − overlong."""
+    shown = LEVEL + base + luck
+    chance = random.random((2, *shown.shape))
+    format_ok = chance[0] < 1.0 / (1.0 + np.exp(-2.2 - 0.2 * luck))
+    overlong = chance[1] < 1.0 / (1.0 + np.exp(1.7 + 0.2 * luck))
+    return shown, 2.0 * format_ok - overlong
