@@ -1,4 +1,4 @@
-"""One real MLflow server for the whole test run, also under pytest-xdist; a fresh experiment for each test."""
+"""One real MLflow server for the whole test run, also under pytest-xdist."""
 
 import os
 import shutil

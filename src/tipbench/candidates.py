@@ -11,11 +11,15 @@ from tipbench.flags import compute_flags, word_set
 from tipbench.records import Candidate, Rubric
 
 NO_TIP = "no tip in this slot"
-EMPTY_TIP = "the tip is empty"
+EMPTY_TIP = "the tip has no words"
 
 _JOINERS = "\u200c\u200d"  # part of words in some scripts, and of emoji
-_NUMBER = re.compile(r"(?P<open>[*_]{1,3})?\(?\d{1,3}[.)](?P<close>[*_]{1,3})?(?![\d*_])(?P<text>.*)")
+_NUMBER = re.compile(
+    r"(?P<open>[*_]{1,3})?\(?\d{1,3}(?(open)(?P<early>[*_]{1,3})?)"
+    r"[.)](?(open)(?P<late>[*_]{1,3})?)(?!\d)(?P<text>.*)"
+)
 _BULLET = re.compile(r"(?:[-*](?=\s|$)|•)(?P<text>.*)")
+_LABEL = re.compile(r"[*_]{0,3}tip\s*#?\d{1,3}\s*[:.)–—-]", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -60,17 +64,22 @@ def count_surplus(text: str, *, n_tips: int) -> int:
 
 
 def _make_candidate(slot: int, tip: str, rubric: Rubric) -> Candidate:
-    if not tip:
+    if not _has_words(tip):
         return Candidate(slot=slot, failure=EMPTY_TIP)
     return Candidate(slot=slot, text=tip, flags=compute_flags(tip, rubric))
+
+
+def _has_words(text: str) -> bool:
+    return any(character.isalpha() for character in text)
 
 
 def split_tips(text: str, *, n_tips: int) -> list[str]:
     """Every tip of an answer, cleaned, without its list marker.
 
-    With marked lines (`1.`, `1)`, `-`, `*`, `•`) these are the tips; indented lines after one belong to it
-    (also sub-lists of the other kind), other lines are talk. Without any, each line is a tip, but only
-    when there are at least `n_tips`: less than that is prose, not a list.
+    Lines marked by `1.`, `1)`, `-`, `*`, `•` or `Tip 1:` are the tips; indented lines after one belong to it
+    (also a sub-list of the other kind), and so does the line after a bare mark; other lines are talk.
+    Without any mark each line is a tip, but only when there are at least `n_tips`: less than that is prose,
+    not a list.
     """
     lines = [_read_line(line) for line in text.splitlines() if clean_text(line)]
     first = next((line for line in lines if line.marker), None)
@@ -89,7 +98,7 @@ def _group_lines(lines: list[_Line], first: _Line) -> list[list[str]]:
         if line.marker and not (deeper and line.marker != first.marker):
             tips.append([line.text])
             open_tip = True
-        elif open_tip and deeper:
+        elif open_tip and (deeper or not _has_words(" ".join(tips[-1]))):
             tips[-1].append(line.text)
         else:
             open_tip = False
@@ -100,13 +109,14 @@ def _read_line(line: str) -> _Line:
     bare = line.expandtabs(4)
     indent = len(bare) - len(bare.lstrip())
     text = clean_text(bare)
-    number = _NUMBER.match(text)
-    if number:
+    if number := _NUMBER.match(text):
         # `**1.** Walk` loses its stars with the number; in `**1. Walk** a mile` they belong to the tip.
-        kept = "" if number["close"] else number["open"] or ""
+        kept = "" if number["early"] or number["late"] else number["open"] or ""
         return _Line(indent, "number", kept + number["text"].strip())
-    bullet = _BULLET.match(text)
-    return _Line(indent, "bullet" if bullet else "", bullet["text"] if bullet else text)
+    if bullet := _BULLET.match(text):
+        return _Line(indent, "bullet", bullet["text"])
+    # A label stays: unlike a list marker nobody asked for it, and `format_ok` measures that.
+    return _Line(indent, "number" if _LABEL.match(text) else "", text)
 
 
 def measure_diversity(texts: Iterable[str]) -> float | None:

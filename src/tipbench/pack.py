@@ -1,6 +1,7 @@
 """A folder of data → a Pack; its prompts rendered, its scenarios chosen."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from importlib.resources import files as package_files
 from importlib.resources.abc import Traversable
@@ -10,15 +11,8 @@ from pathlib import Path
 from tipbench.errors import PackError, UsageError
 from tipbench.pack_anchors import FILE as ANCHORS
 from tipbench.pack_anchors import read_anchors, seal_lines
-from tipbench.pack_check import (
-    PLACEHOLDER,
-    Findings,
-    Mistake,
-    make_rubric,
-    read_manifest,
-    read_prompts,
-    read_scenarios,
-)
+from tipbench.pack_check import PLACEHOLDER, Findings, Mistake, read_prompts, read_scenarios
+from tipbench.pack_manifest import make_rubric, read_manifest
 from tipbench.records import Pack, Prompt, Scenario
 
 REQUIRED = ("pack.toml", "rubric.md", "scenarios.jsonl")
@@ -162,6 +156,24 @@ def select_scenarios(pack: Pack, which: str, cap: int) -> tuple[Scenario, ...]:
         raise UsageError(f"n-scenarios is {cap}", hint="Give 0 for the whole set, or a positive number")
     chosen = tuple(scenario for scenario in pack.scenarios if which in ("all", scenario.set))
     return chosen[:cap] if cap else chosen
+
+
+def describe_pack(pack: Pack) -> str:
+    """A few lines on what is in the pack."""
+    sets = Counter(scenario.set for scenario in pack.scenarios)
+    held_out = sum(scenario.held_out for scenario in pack.scenarios)
+    listed = ", ".join(f"{count} {name}" for name, count in sets.items())
+    rubric = pack.rubric
+    parts = ", ".join([*(scale.name for scale in rubric.scales), *(flag.name for flag in rubric.flags)])
+    return "\n".join(
+        [
+            f"pack {pack.name!r} is sound ({pack.hash})",
+            f"scenarios: {len(pack.scenarios)} ({listed}), {held_out} held out",
+            f"prompts: {', '.join(prompt.name for prompt in pack.prompts)}",
+            f"rubric {rubric.name}: {parts}; composite {rubric.lowest:g} to {rubric.highest:g}",
+            f"anchors: {len(pack.anchors)}",
+        ]
+    )
 
 
 def start_pack(folder: Path) -> list[str]:

@@ -1,23 +1,20 @@
-"""The texts of a pack → its parts, with every mistake on the way by file and line."""
+"""The texts of a pack → its scenarios and prompts, with every mistake on the way by file and line."""
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tipbench.records import SCHEMA, Flag, FlagRule, Prompt, Record, Rubric, Scale, Scenario
+from tipbench.records import Prompt, Scenario
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 ALWAYS = ("n_tips", "diversity")
 """What every prompt must ask for, beside the scenario's values."""
 
-_METRIC = re.compile(r"[a-z][a-z0-9_]{0,39}")
-_RESERVED = frozenset({"composite", "diversity", "touched", "reason", "comment", "text", "id"})
 _AnyModel = TypeVar("_AnyModel", bound=BaseModel)
 
 
@@ -55,32 +52,6 @@ class StrictLine(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class ScaleEntry(StrictLine):
-    """`[scales.NAME]` of pack.toml."""
-
-    minimum: int = 1
-    maximum: int = 5
-    weight: float = Field(default=1.0, allow_inf_nan=False)
-
-
-class FlagEntry(Record):
-    """`[flags.NAME]` of pack.toml."""
-
-    weight: float = Field(strict=True, allow_inf_nan=False)
-    rule: FlagRule
-
-
-class Manifest(Record):
-    """pack.toml."""
-
-    name: str = Field(pattern=NAME)
-    rubric: str = Field(pattern=NAME)
-    max_tokens: int = Field(strict=True, ge=1, le=32_768)
-    diversity_request: str = Field(min_length=1)
-    scales: dict[str, ScaleEntry] = Field(min_length=1)
-    flags: dict[str, FlagEntry] = Field(default_factory=dict[str, FlagEntry])
-
-
 class ScenarioLine(StrictLine):
     """One line of scenarios.jsonl."""
 
@@ -88,26 +59,6 @@ class ScenarioLine(StrictLine):
     set: str = Field(pattern=NAME)
     held_out: bool = False
     values: dict[str, str | list[str]] = Field(min_length=1)
-
-
-def toml_line(text: str, path: Sequence[str | int]) -> int:
-    """The line of pack.toml where the value at this path stands, or else its nearest parent."""
-    keys = [part for part in path if isinstance(part, str)]
-    lines: dict[str, int] = {}
-    section = ""
-    for number, line in enumerate(text.split("\n"), start=1):
-        header = re.match(r"\s*\[+([^\]]+)\]", line)
-        key = re.match(r'\s*"?([\w.-]+)"?\s*=', line)
-        if header:
-            section = header[1].replace('"', "").strip() + "."
-            lines.setdefault(section, number)
-        elif key:
-            lines.setdefault(f"{section}{key[1]}.", number)
-    for depth in range(len(keys), 0, -1):
-        number = lines.get(".".join(keys[:depth]) + ".")
-        if number:
-            return number
-    return 1
 
 
 def explain(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -126,78 +77,6 @@ def explain(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], str
                 yield place, f"{name} is {given}: {allowed}"
             case _:
                 yield place, f"{name or 'the line'} is {given}: {problem['msg']}"
-
-
-def read_manifest(text: str, found: Findings) -> Manifest | None:
-    """pack.toml, or None when it cannot be read."""
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        place = re.search(r"at line (\d+)", str(error))
-        found.mistake("pack.toml", int(place[1]) if place else text.count("\n") + 1, f"not TOML: {error}")
-        return None
-    schema = content.pop("schema", None)
-    if schema != SCHEMA:
-        newer = isinstance(schema, int) and schema > SCHEMA
-        todo = "it needs a newer tipbench, update" if newer else f"write `schema = {SCHEMA}`"
-        found.mistake("pack.toml", toml_line(text, ["schema"]), f"schema is {schema!r}: {todo}")
-    try:
-        manifest = Manifest.model_validate(content)
-    except ValidationError as error:
-        for place, what in explain(error):
-            found.mistake("pack.toml", toml_line(text, place), what)
-        return None
-    for place, what in _manifest_mistakes(manifest):
-        found.mistake("pack.toml", toml_line(text, place), what)
-    return manifest
-
-
-def _manifest_mistakes(manifest: Manifest) -> Iterator[tuple[list[str], str]]:
-    for kind, names in (("scales", manifest.scales), ("flags", manifest.flags)):
-        for name in names:
-            taken = _RESERVED.union(manifest.scales if kind == "flags" else ())
-            for what in _name_mistakes(name, taken):
-                yield [kind, name], what
-    for name, scale in manifest.scales.items():
-        if scale.minimum >= scale.maximum:
-            what = f"minimum {scale.minimum} is not below maximum {scale.maximum}: widen the scale"
-            yield ["scales", name, "minimum"], what
-    for name, flag in manifest.flags.items():
-        for what in _rule_mistakes(flag.rule):
-            yield ["flags", name, "rule"], what
-
-
-def _name_mistakes(name: str, taken: frozenset[str]) -> Iterator[str]:
-    if not _METRIC.fullmatch(name):
-        yield f"name {name!r}: use small letters, digits and '_', starting with a letter, at most 40"
-    if name in taken:
-        yield f"name {name!r} is taken: choose another"
-
-
-def _rule_mistakes(rule: FlagRule) -> Iterator[str]:
-    if rule == FlagRule():
-        yield "the rule is empty: give min_words, max_words, max_sentences, must_match or must_not_match"
-    for pattern in (*rule.must_match, *rule.must_not_match):
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            yield f"{pattern!r} is no regular expression ({error}): correct it"
-
-
-def make_rubric(manifest: Manifest, text: str, found: Findings) -> Rubric:
-    """The rubric; its text must speak of every scale and flag."""
-    if not text.strip():
-        found.mistake("rubric.md", 1, "is empty: say what each score means")
-    else:
-        for name in (*manifest.scales, *manifest.flags):
-            if name not in text:
-                found.mistake("rubric.md", 1, f"never mentions {name!r}: say what it means")
-    return Rubric(
-        name=manifest.rubric,
-        text=text,
-        scales=tuple(Scale(name=name, **dict(entry)) for name, entry in manifest.scales.items()),
-        flags=tuple(Flag(name=name, weight=e.weight, rule=e.rule) for name, e in manifest.flags.items()),
-    )
 
 
 def read_lines(
@@ -294,7 +173,7 @@ def _prompt_mistakes(text: str, scenarios: Sequence[Scenario]) -> Iterator[tuple
             missing = [scenario.id for scenario in scenarios if name not in scenario.values]
             if name not in ALWAYS and missing:
                 what = f"no scenario has {name!r}" if len(missing) == len(scenarios) else ""
-                what = what or f"scenario {missing[0]!r} has no {name!r} ({len(missing)} have none)"
+                what = what or f"scenario {missing[0]!r} has no {name!r} ({len(missing)} of {len(scenarios)})"
                 yield number, f"placeholder {{{{{name}}}}}: {what}: correct the name or add the value"
         rest = PLACEHOLDER.sub("", line)
         if "{{" in rest or "}}" in rest:

@@ -8,6 +8,7 @@ sittings that may be harsher or stretch the scale; the auto judge is noisy, leni
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +25,13 @@ CANDIDATE_SD = 0.95
 SCALE_NOISE = 0.57
 """Per scale, before rounding to whole numbers; with rounding the composite's is 1.1."""
 AUTO_STEEPNESS = 0.6
-SPREAD = (1.05, 0.8, 0.6, 0.35, 0.2, 0.05, -0.05, -0.2, -0.4, -0.6, -0.8, -1.0)
+SPREAD = (1.4, 1.1, 0.8, 0.5, 0.25, 0.05, -0.05, -0.25, -0.55, -0.8, -1.1, -1.35)
 WORLDS: dict[str, tuple[float, ...]] = {
     "null": (0.0,) * 12,
     "spread": SPREAD,
     "clear": (1.2,) + (0.0,) * 11,
     "close3": (0.6, 0.4, 0.2) + (0.0,) * 9,
-    "twins": (1.2, 1.2) + (0.0,) * 10,
+    "twins": (2.0, 2.0) + (0.0,) * 10,
 }
 
 
@@ -76,7 +77,9 @@ class Campaign:
         loud = self._loud[:, None, None]
         scenario = random.normal(0.0, SCENARIO_SD, setting.scenarios)[None, :, None]
         self.shown, self._flags = _quality(
-            self.effects[:, None, None] + scenario + loud * random.normal(0.0, INTERACTION_SD, (*size[:2], 1)),
+            self.effects[:, None, None]
+            + scenario
+            + loud * random.normal(0.0, INTERACTION_SD, (*size[:2], 1)),
             loud * random.normal(0.0, CANDIDATE_SD, size),
             random,
         )
@@ -119,13 +122,14 @@ class Campaign:
             self.lazy[key] = (int(scales.sum()) + int(self._flags[key]), self.sittings)
         self.sittings += 1
 
-    def records(self) -> list[Score]:
-        """Every candidate, with what the judges said so far."""
+    def records(self, verdicts: int | None = None) -> list[Score]:
+        """Every candidate, with what the judges said so far, or in their first verdicts."""
         arms, scenarios, candidates = self.shown.shape
         auto = None if self.auto is None else self.auto.tolist()
+        lazy = self.lazy if verdicts is None else dict(islice(self.lazy.items(), verdicts))
         nothing = (None, None)
         return [
-            Score(g, s, c, None if auto is None else auto[g][s][c], *self.lazy.get((g, s, c), nothing))
+            Score(g, s, c, None if auto is None else auto[g][s][c], *lazy.get((g, s, c), nothing))
             for g in range(arms)
             for s in range(scenarios)
             for c in range(candidates)
@@ -174,3 +178,27 @@ def _quality(base: Floats, luck: Floats, random: np.random.Generator) -> tuple[F
     format_ok = chance[0] < 1.0 / (1.0 + np.exp(-2.2 - 0.2 * luck))
     overlong = chance[1] < 1.0 / (1.0 + np.exp(1.7 + 0.2 * luck))
     return shown, 2.0 * format_ok - overlong
+
+
+@dataclass(frozen=True)
+class AnchorSitting:
+    """The anchors of one sitting: what the judge gave, the references, and how harsh the sitting truly was."""
+
+    given: list[float]
+    references: list[float]
+    offset: float
+
+
+def judge_anchors(count: int, *, offset: float, seed: int) -> AnchorSitting:
+    """Anchors spread over the scale; a reference is the mean of six judges, so that its noise is 0.45."""
+    random = np.random.default_rng(seed)
+    level = np.linspace(4.6, 13.4, count) + random.uniform(-0.5, 0.5, count)
+    flags = np.where(level < 6.0, 0.0, 2.0)
+    panel = _judge(level[:, None].repeat(6, axis=1), random) + flags[:, None]
+    given = _judge(level + offset, random) + flags
+    return AnchorSitting(given.tolist(), panel.mean(axis=1).tolist(), offset)
+
+
+def _judge(quality: Floats, random: np.random.Generator) -> Floats:
+    noise = SCALE_NOISE * random.standard_normal((3, *quality.shape))
+    return np.clip(np.rint(quality / 3.0 + noise), 1, 5).sum(axis=0)

@@ -3,51 +3,13 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
+
 from tests.fault_proxy import FaultProxy, Plan
-
+from tests.tracking.writing import TEXTS, impatient, make_write
 from tipbench.errors import TrackingRefused, TrackingUnavailable
-from tipbench.tracking import Experiment, Tracking, Write
-from tipbench.tracking.pace import Pace
-from tipbench.tracking.rest import Rest, TimeLimits
-
-TEXTS = {"candidates.json": '["ein Tipp: schlaf früh – 日本"]', "deep/raw.txt": "x" * 20_000}
-
-
-@pytest.fixture
-def experiment(tracking: Tracking, experiment_name: str) -> Experiment:
-    return tracking.ensure_experiment(experiment_name)
-
-
-def make_write(experiment: Experiment, **more: object) -> Write:
-    return Write.model_validate(
-        {
-            "attempt": uuid4().hex,
-            "experiment": experiment.name,
-            "experiment_id": experiment.id,
-            "run_name": "model · v1 · s1",
-            "tags_at_create": {"tipbench.kind": "cell", "tipbench.state": "open"},
-            "start_time": 1_700_000_000_000,
-            "artifacts": TEXTS,
-            "params": {"model": "m", "empty": ""},
-            "metrics": {"latency_seconds": 0.25},
-            "tags": {"tipbench.state": "complete", "judge_pending": "true"},
-            "end_time": 1_700_000_001_000,
-            **more,
-        }
-    )
-
-
-def impatient(url: str, home: Path, *, tries: int = 8) -> Tracking:
-    return Tracking(
-        Rest(url, limits=TimeLimits(connect_seconds=2, call_seconds=2, search_seconds=5)),
-        home=home,
-        description="",
-        new_id=lambda: uuid4().hex,
-        pace=Pace(first_seconds=0.02, cap_seconds=0.2, tries=tries),
-    )
+from tipbench.tracking import Experiment, Tracking
 
 
 def test_a_delivered_write_is_read_back_as_it_was_given(tracking: Tracking, experiment: Experiment) -> None:
@@ -108,7 +70,7 @@ def test_a_refused_write_is_set_aside_and_the_rest_goes_on(
     tracking.submit(changed)
     tracking.submit(make_write(experiment))
     delivery = tracking.flush()
-    assert (delivery.delivered, delivery.left_in_journal) == (2, 0)
+    assert (delivery.delivered, delivery.left_in_journal) == (1, 0)
     ((attempt, message),) = delivery.refused
     assert attempt == changed.attempt
     assert "Changing param values is not allowed" in message
@@ -183,12 +145,14 @@ REQUESTS_OF_A_WRITE = ["create", "artifacts/candidates.json", "deep/raw.txt", "l
 def test_a_write_arrives_once_whatever_happens_to_one_of_its_requests(
     proxy: FaultProxy, tracking: Tracking, experiment: Experiment, tmp_path: Path, fault: str, request_at: str
 ) -> None:
-    proxy.plan = Plan(fault=fault, at=0, only=request_at, late_seconds=2.1)  # pyright: ignore[reportArgumentType]
+    proxy.plan = Plan(fault=fault, at=0, only=request_at, late_seconds=1.1)  # pyright: ignore[reportArgumentType]
     with impatient(proxy.url, tmp_path / "other") as through_proxy:
         run_id = through_proxy.deliver(make_write(experiment))
     proxy.wait_for_late_ones()
     assert len(proxy.struck) == 1
-    complete = [run for run in tracking.search_runs([experiment.id]) if run.tags["tipbench.state"] == "complete"]
+    complete = [
+        run for run in tracking.search_runs([experiment.id]) if run.tags["tipbench.state"] == "complete"
+    ]
     assert [run.run_id for run in complete] == [run_id]
     assert complete[0].status == "FINISHED"
     assert {path: tracking.read_artifact(complete[0], path) for path in TEXTS} == TEXTS
@@ -217,6 +181,7 @@ def test_a_server_that_stays_away_leaves_the_write_in_the_journal_for_the_next_p
     first.submit(make_write(experiment))
     delivery = first.flush(patience_seconds=5)
     assert (delivery.delivered, delivery.left_in_journal) == (0, 2)
+    assert "no MLflow server" in delivery.notes[0]
     assert first.deliver_left_over().delivered == 0, "its own journal is not taken for a left one"
     first.close()
     assert tracking.deliver_left_over().delivered == 0, "another server's journal is not touched"

@@ -30,8 +30,8 @@ def mask_names(text: str, models: Iterable[str]) -> str:
     """The text with every name of these models replaced, and of their families with any version."""
     names = {name for model in models for name in _names_of(model)}
     families = {family for name in names for family in FAMILIES if name.lower().startswith(family)}
-    patterns = [re.escape(name) for name in sorted(names, key=len, reverse=True)]
-    patterns += [rf"{family}[\w.:-]*" for family in sorted(families)]
+    patterns = [rf"{family}(?:[\w.:-]*\w)?" for family in sorted(families)]
+    patterns += [re.escape(name) for name in sorted(names, key=len, reverse=True)]
     if not patterns:
         return text
     return re.sub(rf"(?<!\w)(?:{'|'.join(patterns)})(?!\w)", MASK, text, flags=re.IGNORECASE)

@@ -154,7 +154,7 @@ def _group(evidence: Evidence, by: By) -> list[_Group]:
 def _standing(group: _Group, *, board: Leaderboard, best: object, rubric: Rubric) -> Standing:
     verdicts = [given.verdict for given in group.given if not given.verdict.failed]
     ranked = list(board.estimate)
-    parts: dict[str, float] = Field(default_factory=dict)
+    parts: dict[str, float] = {}
     if verdicts:
         parts = {scale.name: fmean(v.scores[scale.name] for v in verdicts) for scale in rubric.scales}
         parts |= {flag.name: fmean(v.flags[flag.name] for v in verdicts) for flag in rubric.flags}

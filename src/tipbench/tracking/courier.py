@@ -16,8 +16,11 @@ from tipbench.tracking.refusals import NotLetIn
 from tipbench.tracking.rest import Rest
 
 
+CLOSE_SECONDS = 5.0
+
+
 class Delivery(Record):
-    """What became of the writes: `refused` lists attempt ids with the server's reason."""
+    """What became of the writes: `refused` lists attempt ids with the reason, `notes` all other trouble."""
 
     delivered: int = 0
     left_in_journal: int = 0
@@ -78,13 +81,14 @@ class Courier:
             shipment.promise = Future()
             self.send(shipment)
 
-    def close(self) -> None:
-        """Ends the threads; what is not delivered stays in its journal."""
+    def close(self) -> bool:
+        """Ends the threads; False if one still hangs in a request. What is not delivered stays undone."""
         self._stop.set()
         for queue in self._queues:
             queue.put(None)
         for thread in self._threads:
-            thread.join()
+            thread.join(CLOSE_SECONDS)
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _start(self) -> None:
         for number, queue in enumerate(self._queues):
@@ -150,14 +154,16 @@ def sum_up(shipments: Iterable[Shipment], *, notes: Iterable[str] = ()) -> Deliv
         Exception: a delivery failed in a way nobody expected.
     """
     delivered, left, refused = 0, 0, list[tuple[str, str]]()
+    trouble = dict.fromkeys(notes)
     for shipment in shipments:
         error = shipment.promise.exception(timeout=0) if shipment.promise.done() else None
         if not shipment.promise.done() or isinstance(error, TrackingUnavailable):
             left += 1
+            trouble |= {str(error): None} if error else {}
         elif error is None:
             delivered += 1
         elif isinstance(error, TrackingRefused):
             refused.append((shipment.parcel.write.attempt, error.message))
         else:
             raise error
-    return Delivery(delivered=delivered, left_in_journal=left, refused=tuple(refused), notes=tuple(notes))
+    return Delivery(delivered=delivered, left_in_journal=left, refused=tuple(refused), notes=tuple(trouble))

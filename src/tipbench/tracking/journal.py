@@ -67,7 +67,11 @@ class Journal:
         except OSError as error:
             raise _cannot_write(folder, error) from error
         journal = cls(path, descriptor)
-        journal.append(Event(kind="server", server=server))
+        try:
+            journal.append(Event(kind="server", server=server))
+        except TrackingError:
+            journal.close(finished=True)
+            raise
         return journal
 
     @classmethod
@@ -142,6 +146,20 @@ def left_over_journals(folder: Path) -> list[Path]:
     """Journals of this server, oldest first; some may belong to processes that still live."""
     found = [path for path in folder.glob(f"*{SUFFIX}") if re.match(r"^[\w-]+\.jsonl$", path.name)]
     return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def count_waiting(root: Path) -> dict[str, int]:
+    """Server → writes in its journals that are not delivered; touches nothing."""
+    waiting: dict[str, int] = {}
+    for path in sorted(root.glob(f"*/*{SUFFIX}")):
+        lines = path.read_bytes().split(b"\n")
+        events = [event for line in lines if (event := _read_line(line, path=path))]
+        pending: dict[str, Pending] = {}
+        for event in events:
+            _apply_event(pending, event)
+        server = next((event.server for event in events if event.kind == "server"), path.parent.name)
+        waiting[server] = waiting.get(server, 0) + len(pending)
+    return waiting
 
 
 def keep_refused(folder: Path, write: Write, message: str) -> Path:

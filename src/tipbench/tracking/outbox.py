@@ -114,7 +114,7 @@ class Outbox:
         for path in left_over_journals(self._folder):
             journal = Journal.adopt(path)
             if journal is not None:
-                shipments += self._take_over(_Book(journal), notes)
+                shipments += self._take_over(journal, notes)
         for shipment in shipments:
             self._courier.send(shipment)
         if shipments:
@@ -124,7 +124,9 @@ class Outbox:
 
     def close(self) -> None:
         """Stops delivering. What is unfinished stays in its journal for the next process."""
-        self._courier.close()
+        if not self._courier.close():
+            # A request still hangs; its thread needs the journal, which is given up with the process.
+            return
         if self._book is not None:
             self._book.close()
             self._book = None
@@ -135,11 +137,15 @@ class Outbox:
         with self._submitting:
             self._shipments.remove(shipment)
 
-    def _take_over(self, book: _Book, notes: list[str]) -> list[Shipment]:
-        self._adopted.append(book)
-        pending, problems = book.journal.read()
+    def _take_over(self, journal: Journal, notes: list[str]) -> list[Shipment]:
+        try:
+            pending, problems = journal.read()
+        except BaseException:
+            journal.close(finished=False)
+            raise
         notes += problems
-        book.unfinished.update(each.write.attempt for each in pending)
+        book = _Book(journal, {each.write.attempt for each in pending})
+        self._adopted.append(book)
         return [
             Shipment(Parcel.resume(each, book.journal.append), finish=partial(book.finish, each.write))
             for each in pending

@@ -64,7 +64,13 @@ class Rest:
 
     @property
     def server_ms(self) -> int:
-        """The server's clock at its latest answer, in milliseconds."""
+        """The server's clock at its latest answer, in milliseconds.
+
+        Raises:
+            NotLetIn: it does not tell the time.
+        """
+        if not self._server_ms:
+            raise stranger(self.url, saw="no Date header")
         return self._server_ms
 
     def read_version(self) -> str:
@@ -82,7 +88,7 @@ class Rest:
     def read_clock(self) -> int:
         """The server's clock now, in milliseconds."""
         self.read_version()
-        return self._server_ms
+        return self.server_ms
 
     def get(self, call: str, answer: type[A], *, query: Mapping[str, str]) -> A:
         """The answer to a GET of MLflow's API."""
@@ -130,8 +136,7 @@ class Rest:
             ),
             what=f"{method} {path.partition('?')[0]}",
         )
-        if "date" in response.headers:
-            self._server_ms = int(parsedate_to_datetime(response.headers["date"]).timestamp() * 1000)
+        self._server_ms = _read_date(response) or self._server_ms
         check_answer(response, url=self.url)
         return response
 
@@ -160,6 +165,14 @@ class Rest:
 
     def _timeout(self, seconds: float) -> httpx2.Timeout:
         return httpx2.Timeout(seconds, connect=min(seconds, self._limits.connect_seconds))
+
+
+def _read_date(response: httpx2.Response) -> int:
+    """The server's clock in milliseconds; 0 if it does not tell."""
+    try:
+        return int(parsedate_to_datetime(response.headers.get("date", "")).timestamp() * 1000)
+    except ValueError:
+        return 0
 
 
 def split_url(url: str) -> tuple[str, Access]:

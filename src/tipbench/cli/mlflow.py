@@ -1,0 +1,64 @@
+"""`tipbench mlflow`: the managed local server."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def _home_option(function: Function) -> Function:
+    return click.option("--home", help="Data folder [default: $TIPBENCH_HOME].")(function)
+
+
+@click.group()
+def command() -> None:
+    """The managed local MLflow server: loopback only, its data in the data folder."""
+
+
+@command.command()
+@_home_option
+def up(home: str | None) -> None:
+    """Start the server, unless it runs already, and say where it is."""
+    from tipbench.settings import read_settings
+    from tipbench.tracking.opening import open_managed_folder
+
+    server = open_managed_folder(read_settings({"home": home}).home).start()
+    click.echo(f"MLflow {server.version} at {server.url} (managed here, process {server.pid})")
+
+
+@command.command()
+@_home_option
+def down(home: str | None) -> None:
+    """End the server; its data stays."""
+    from tipbench.settings import read_settings
+    from tipbench.tracking.opening import open_managed_folder
+
+    stopped = open_managed_folder(read_settings({"home": home}).home).stop()
+    click.echo("stopped" if stopped else "no managed server was running")
+
+
+@command.command()
+@_home_option
+def status(home: str | None) -> None:
+    """Say whether the server runs, where its data is, and what still waits to be delivered."""
+    from tipbench.settings import read_settings
+    from tipbench.tracking.journal import count_waiting
+    from tipbench.tracking.opening import open_managed_folder
+
+    settings = read_settings({"home": home})
+    managed = open_managed_folder(settings.home)
+    server = managed.find()
+    if server is None:
+        click.echo("no managed server runs; start it with: tipbench mlflow up")
+    else:
+        click.echo(f"MLflow {server.version} at {server.url} (managed here, process {server.pid})")
+    click.echo(f"data: {managed.folder}")
+    if settings.mlflow_url:
+        click.echo(f"not used now: commands go to {settings.mlflow_url}, as set")
+    for name, count in count_waiting(settings.home / "journal").items():
+        click.echo(f"{count} writes wait in the journal for {name}; the next command for it delivers them")
+    refused = sorted((settings.home / "journal").glob("*/refused/*.json"))
+    if refused:
+        click.echo(f"{len(refused)} writes were refused and set aside, the first: {refused[0]}")

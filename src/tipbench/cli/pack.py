@@ -1,0 +1,48 @@
+"""`tipbench pack`: start, check and seal a pack of one's own."""
+
+from pathlib import Path
+
+import click
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+@click.group(name="pack")
+def command() -> None:
+    """Start, check and seal a pack: the data that defines what is benched."""
+
+
+@command.command()
+@click.argument("folder", metavar="DIR", type=_FOLDER)
+def new(folder: Path) -> None:
+    """Write a small working pack into DIR, to be changed into yours."""
+    from tipbench.pack import start_pack
+
+    for file in start_pack(folder):
+        click.echo(f"wrote {folder / file}")
+    click.echo(f"Change what you like, then: tipbench pack check {folder}")
+
+
+@command.command()
+@click.argument("folder", metavar="DIR", type=_FOLDER)
+def check(folder: Path) -> None:
+    """Name every mistake in DIR as file:line (exit 2), or sum up the pack (exit 0)."""
+    from tipbench.pack import check_folder, describe_pack
+
+    pack, found = check_folder(folder)
+    for mistake in found.mistakes:
+        click.echo(str(mistake))
+    for remark in found.remarks:
+        click.echo(f"{remark} (remark)")
+    if pack is None:
+        raise click.exceptions.Exit(2)
+    click.echo(describe_pack(pack))
+
+
+@command.command()
+@click.argument("folder", metavar="DIR", type=_FOLDER)
+def seal(folder: Path) -> None:
+    """Pack the references of DIR's anchors, so that nobody reads them by accident."""
+    from tipbench.pack import seal_pack
+
+    click.echo(f"{seal_pack(folder)} anchors sealed in {folder / 'anchors.jsonl'}")

@@ -1,0 +1,214 @@
+"""The embedded engine: llama.cpp in a child process, one model at a time, any `.gguf` file."""
+
+import importlib.util
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tipbench.engines.digests import DigestCache
+from tipbench.engines.gguf_header import GgufHeader, read_header
+from tipbench.engines.llamacpp_process import ModelProcess, start_model_process
+from tipbench.engines.llamacpp_wire import Answer, Loaded, LoadOrder, Question
+from tipbench.engines.machine import available_memory_bytes
+from tipbench.engines.machine_lock import MachineLock
+from tipbench.engines.weights import KNOWN_WEIGHTS
+from tipbench.errors import EngineUnavailable, GenerationFailed, ModelRefused
+from tipbench.records import Generation, Model, Sampling
+
+SUFFIX = ".gguf"
+SPARE_BYTES = 2**29
+GIB = 2**30
+LOAD_TIMEOUT_SECONDS = 600.0
+LONGEST_CONTEXT_TOKENS = 131_072
+
+
+class LlamaCppModel:
+    """A model loaded in a child process."""
+
+    def __init__(
+        self, name: str, process: ModelProcess, *, load_seconds: float, timeout_seconds: float
+    ) -> None:
+        self.load_seconds = load_seconds
+        self.process_id = process.pid
+        self._name = name
+        self._process = process
+        self._timeout_seconds = timeout_seconds
+
+    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
+        """The model's answer to one user message: the same for the same question, whatever came before.
+
+        Raises:
+            GenerationFailed: the prompt does not fit, or the engine refused it.
+            EngineUnavailable: the child process is gone or did not answer in time.
+        """
+        question = Question(prompt=_checked(prompt), sampling=sampling, seed=seed)
+        if sampling.max_tokens < 1:
+            raise GenerationFailed(f"max_tokens is {sampling.max_tokens}, it must be at least 1")
+        try:
+            reply = self._process.ask(question, timeout_seconds=self._timeout_seconds)
+        except EngineUnavailable as error:
+            raise EngineUnavailable(f"{self._name!r}: {error.message}", hint=error.hint) from error
+        answer = Answer.model_validate_json(reply)
+        if answer.generation is None:
+            raise GenerationFailed(f"{self._name!r}: {answer.failure}")
+        return answer.generation
+
+
+class LlamaCppEngine:
+    """Runs the `.gguf` files of the models folder, or any other by its path."""
+
+    name = "llamacpp"
+
+    def __init__(
+        self,
+        models_folder: Path,
+        *,
+        lock: MachineLock,
+        digests: DigestCache,
+        threads: int,
+        context_tokens: int = 4096,
+        timeout_seconds: float = 300.0,
+    ) -> None:
+        self._models_folder = models_folder
+        self._lock = lock
+        self._digests = digests
+        self._threads = threads
+        self._context_tokens = context_tokens
+        self._timeout_seconds = timeout_seconds
+
+    def list_models(self) -> Sequence[Model]:
+        """Every `.gguf` of the models folder; a broken one has no number of parameters."""
+        return [self._list_model(path) for path in self._files()]
+
+    def offers(self, name: str) -> bool:
+        """Whether that name is ours: a `.gguf` path, or a file of the models folder."""
+        return _is_path(name) or self._path_of(name) is not None
+
+    def find_model(self, name: str) -> Model:
+        """The model of that path, or of that name in the models folder.
+
+        Raises:
+            ModelRefused: there is none, or its file is broken or of a kind that cannot be run.
+        """
+        path = self._path_of(name)
+        if path is None:
+            raise ModelRefused(f"unknown model {name!r}", hint=self._what_there_is())
+        header = read_header(path)
+        if header.kind not in {"model", ""} or header.architecture == "clip":
+            raise ModelRefused(
+                f"{path} is a {header.kind} ({header.architecture}), not a model that writes text"
+            )
+        if header.parts > 1:
+            raise ModelRefused(
+                f"{path} is one of {header.parts} parts", hint="Merge them with: llama-gguf-split --merge"
+            )
+        return self._describe(path.stem if _is_path(name) else name, path, header)
+
+    @contextmanager
+    def load(self, model: Model) -> Generator[LlamaCppModel]:
+        """The model in a child process of its own; when left, the process is gone before the lock is.
+
+        Raises:
+            EngineBusy: another process holds the machine's engine lock and waiting was not wanted.
+            EngineUnavailable: there is not enough memory, or the model does not load.
+            ModelRefused: the file is no longer the one that was found.
+        """
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise EngineUnavailable(
+                "llama.cpp is not installed", hint="Install it with: pip install 'tipbench[local]'"
+            )
+        with self._lock.hold(f"model {model.name!r}") as lock:
+            order = self._make_order(model)
+            with start_model_process(lock=lock) as process:
+                try:
+                    reply = process.ask(order, timeout_seconds=LOAD_TIMEOUT_SECONDS)
+                except EngineUnavailable as error:
+                    raise EngineUnavailable(
+                        f"{model.name!r} does not load: {error.message}",
+                        hint=f"Is {model.location} complete, and a model that llama.cpp knows?",
+                    ) from error
+                yield LlamaCppModel(
+                    model.name,
+                    process,
+                    load_seconds=Loaded.model_validate_json(reply).load_seconds,
+                    timeout_seconds=self._timeout_seconds,
+                )
+
+    def _make_order(self, model: Model) -> LoadOrder:
+        """How to load it, once it is certain that it is the right file and fits."""
+        path = Path(model.location)
+        if not path.is_file() or self._digests.sha256(path) != model.digest:
+            raise ModelRefused(
+                f"{path} is no longer the file that was found as {model.name!r}",
+                hint="Run the command again to use the file as it is now.",
+            )
+        header = read_header(path)
+        trained = header.trained_context_tokens or self._context_tokens
+        context_tokens = min(self._context_tokens, trained, LONGEST_CONTEXT_TOKENS)
+        _check_memory(model, kv_bytes=header.kv_bytes_per_token * context_tokens)
+        return LoadOrder(path=str(path), context_tokens=context_tokens, threads=self._threads)
+
+    def _files(self) -> list[Path]:
+        return sorted(path for path in self._models_folder.glob(f"*{SUFFIX}") if path.is_file())
+
+    def _path_of(self, name: str) -> Path | None:
+        if _is_path(name):
+            places = (Path(name).expanduser(), self._models_folder / name)
+            return next((path for path in places if path.is_file()), None)
+        return next((path for path in self._files() if name in {path.stem, _alias(path)}), None)
+
+    def _what_there_is(self) -> str:
+        names = ", ".join(_alias(path) or path.stem for path in self._files())
+        if names:
+            return (
+                f"There is: {names}. Place other .gguf files into {self._models_folder} or give their path."
+            )
+        return "There are no models yet. Get a small one with: tipbench models fetch smollm2"
+
+    def _list_model(self, path: Path) -> Model:
+        name = _alias(path) or path.stem
+        try:
+            return self._describe(name, path, read_header(path))
+        except ModelRefused:
+            # Listed without a size, so that it is seen and refused.
+            size = path.stat().st_size
+            return Model(name=name, engine=self.name, digest="", parameters=None, size_bytes=size)
+
+    def _describe(self, name: str, path: Path, header: GgufHeader) -> Model:
+        return Model(
+            name=name,
+            engine=self.name,
+            digest=self._digests.sha256(path),
+            parameters=header.parameters,
+            size_bytes=path.stat().st_size,
+            location=str(path.resolve()),
+        )
+
+
+def _is_path(name: str) -> bool:
+    return name.lower().endswith(SUFFIX)
+
+
+def _alias(path: Path) -> str:
+    """The short name of weights that we know how to fetch, else nothing."""
+    return next((name for name, weights in KNOWN_WEIGHTS.items() if weights.file_name == path.name), "")
+
+
+def _check_memory(model: Model, *, kv_bytes: int) -> None:
+    available = available_memory_bytes()
+    needed = model.size_bytes + kv_bytes + SPARE_BYTES
+    if available is not None and needed > available:
+        raise EngineUnavailable(
+            f"{model.name!r} needs {needed / GIB:.1f} GiB of memory "
+            f"(weights {model.size_bytes / GIB:.1f}, context {kv_bytes / GIB:.1f}, spare 0.5), "
+            f"{available / GIB:.1f} GiB are available",
+            hint="Close other programs, use a smaller model, or set a smaller context_tokens.",
+        )
+
+
+def _checked(prompt: str) -> str:
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise GenerationFailed(f"the prompt is not valid Unicode: {error}") from error
+    return prompt

@@ -1,0 +1,138 @@
+"""One lock per machine for everything that loads weights, whoever runs it."""
+
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tipbench.errors import EngineBusy, EngineUnavailable
+
+FILE_NAME = "tipbench-engine.lock"
+SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108
+EVERYBODY = 0o666
+
+
+def machine_lock_path() -> Path:
+    """The lock's place, the same for every user of this machine."""
+    for folder in SHARED_FOLDERS:
+        # Judged by the folder's mode, not by what we may do: root must come to the same answer.
+        if folder.is_dir() and folder.stat().st_mode & 0o1777 == 0o1777:
+            return folder / FILE_NAME
+    return Path(tempfile.gettempdir()) / FILE_NAME
+
+
+@dataclass(frozen=True)
+class MachineLock:
+    """Held by one process at a time. `holder` is how the others are told about us.
+
+    The lock belongs to the open file, so a child that inherits the descriptor keeps it.
+    """
+
+    path: Path
+    holder: str
+    wait: bool
+    report: Callable[[str], None]
+
+    @contextmanager
+    def hold(self, purpose: str) -> Generator[int]:
+        """Waits for the lock, keeps it, and gives its file descriptor.
+
+        Raises:
+            EngineBusy: another process holds it and waiting was not wanted.
+            EngineUnavailable: the lock's file cannot be used.
+        """
+        descriptor = self._acquire()
+        try:
+            _write_text(descriptor, f"{self.holder}, {purpose}")
+            yield descriptor
+            _write_text(descriptor, "")
+        finally:
+            # Never LOCK_UN: that would take the lock from a child that still has the weights.
+            os.close(descriptor)
+
+    def _acquire(self) -> int:
+        while True:
+            descriptor = _open_shared(self.path)
+            try:
+                self._lock(descriptor)
+                if _is_at(self.path, descriptor):
+                    return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            # Somebody tidied the folder while we waited: the file we locked is nobody's lock.
+            os.close(descriptor)
+
+    def _lock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = _read_text(descriptor) or "another process"
+            if not self.wait:
+                raise EngineBusy(
+                    f"the engine of this machine is in use by {other}",
+                    hint="Run it again later, or without --no-wait to wait for it.",
+                ) from None
+            self.report(f"waiting for the engine: in use by {other}")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _open_shared(path: Path) -> int:
+    """The lock's file, made for everybody if there is none."""
+    # Never O_CREAT on the shared name: in a sticky folder the kernel refuses that even to root
+    # when the file belongs to somebody else (fs.protected_regular).
+    try:
+        while True:
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                break
+            except FileNotFoundError:
+                _create_shared(path)
+    except OSError as error:
+        raise _unusable(path, error.strerror or str(error)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _unusable(path, "it is not an ordinary file")
+    return descriptor
+
+
+def _create_shared(path: Path) -> None:
+    # Made under another name and linked, so that nobody ever meets it with narrower rights.
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
+    try:
+        os.fchmod(descriptor, EVERYBODY)
+        os.close(descriptor)
+        os.link(temporary, path)
+    except FileExistsError:
+        return
+    finally:
+        Path(temporary).unlink()
+
+
+def _unusable(path: Path, reason: str) -> EngineUnavailable:
+    return EngineUnavailable(
+        f"the engine lock {str(path)!r} cannot be used: {reason}",
+        hint=f"Remove {path} when no tipbench is running.",
+    )
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _write_text(descriptor: int, text: str) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text.encode(errors="replace"), 0)
+
+
+def _read_text(descriptor: int) -> str:
+    """Who holds the lock. Anybody may write there, so nothing but printable characters is taken."""
+    text = os.pread(descriptor, 300, 0).decode(errors="replace")
+    return "".join(character for character in text if character.isprintable())

@@ -1,0 +1,169 @@
+"""What a judge is handed tells nothing about who wrote it, nor which items are anchors."""
+
+import json
+import random
+import re
+import statistics
+from collections.abc import Callable
+
+import pytest
+
+from tests.judging.cells import make_cell
+from tipbench.flags import compute_flags
+from tipbench.judging.blind import mask_names
+from tipbench.judging.blocks import Member, draw_blocks, split_sections
+from tipbench.judging.sheet import Desk, Sitting, build_sitting
+from tipbench.pack import builtin_pack
+from tipbench.records import Candidate, Pack
+from tipbench.tracking.cells import StoredCell
+
+MODELS = ("smollm2", "qwen2.5:0.5b", "llama3.2:3b", "gemma3:1b")
+SHEETS = 200
+
+
+@pytest.fixture(scope="module")
+def pack() -> Pack:
+    return builtin_pack()
+
+
+@pytest.fixture(scope="module")
+def cells(pack: Pack) -> list[StoredCell]:
+    rng = random.Random(0)
+    return [
+        make_cell(
+            model=model,
+            prompt=prompt.name,
+            scenario=scenario.id,
+            scenario_hash=scenario.hash,
+            slots="".join(rng.choices("af", weights=(7, 3), k=5)),
+        )
+        for model in MODELS
+        for prompt in pack.prompts
+        for scenario in pack.scenarios[:4]
+    ]
+
+
+def candidate_of(pack: Pack) -> Callable[[Member], Candidate]:
+    def make(member: Member) -> Candidate:
+        text = f"Start with the first task for {member.slot + 3} minutes, then take a short break."
+        return Candidate(slot=member.slot, text=text, flags=compute_flags(text, pack.rubric))
+
+    return make
+
+
+def build(cells: list[StoredCell], pack: Pack, seed: int) -> Sitting:
+    section = split_sections(draw_blocks(cells, taken={}, limit=3, rng=random.Random(seed)))[0]
+    desk = Desk(pack=pack, candidate_of=candidate_of(pack), models=MODELS)
+    return build_sitting(section, desk=desk, seen=set(), order_seed=seed)
+
+
+def test_a_sitting_has_six_anchors_on_its_own_scenarios(cells: list[StoredCell], pack: Pack) -> None:
+    sitting = build(cells, pack, 1)
+    labels = {item.id: item.scenario for item in sitting.items}
+    anchors = {item.id for item in sitting.key.items if item.anchor}
+    assert len(anchors) == 6
+    assert {labels[i] for i in anchors} <= {labels[i] for i in labels if i not in anchors}
+
+
+def test_anchors_of_a_sitting_are_spread_over_the_scale(cells: list[StoredCell], pack: Pack) -> None:
+    references = {
+        a.id: pack.rubric.composite(a.scores, compute_flags(a.text, pack.rubric)) for a in pack.anchors
+    }
+    spreads: list[float] = []
+    for seed in range(50):
+        chosen = [references[i.anchor] for i in build(cells, pack, seed).key.items if i.anchor]
+        spreads.append(max(chosen) - min(chosen))
+    assert statistics.fmean(spreads) > 6
+
+
+def test_anchors_rest_for_a_judge_who_saw_them(cells: list[StoredCell], pack: Pack) -> None:
+    desk = Desk(pack=pack, candidate_of=candidate_of(pack), models=MODELS)
+    recent: list[tuple[str, ...]] = []
+    for seed, section in enumerate(
+        split_sections(draw_blocks(cells, taken={}, limit=None, rng=random.Random(0)))
+    ):
+        seen = {anchor for anchors in recent[-3:] for anchor in anchors}
+        sitting = build_sitting(section, desk=desk, seen=seen, order_seed=seed)
+        assert not seen & set(sitting.anchors)
+        recent.append(sitting.anchors)
+
+
+def features(sitting: Sitting) -> list[tuple[bool, dict[str, float]]]:
+    """Everything beside text and flags, as numbers."""
+    anchor = {item.id: bool(item.anchor) for item in sitting.key.items}
+    return [
+        (
+            anchor[item.id],
+            {
+                "place": place,
+                "id": int.from_bytes(item.id.encode(), "big") / 256**8,
+                "id length": len(item.id),
+                "digits in id": sum(c.isdigit() for c in item.id),
+                "keys": len(json.loads(item.model_dump_json())),
+                "score keys": len(item.scores),
+                "scenario": int(item.scenario[1:]),
+            },
+        )
+        for place, item in enumerate(sitting.items)
+    ]
+
+
+def test_no_field_beside_text_and_flags_tells_an_anchor(cells: list[StoredCell], pack: Pack) -> None:
+    sheets = [features(build(cells, pack, seed)) for seed in range(SHEETS)]
+    rng = random.Random(0)
+    for name in sheets[0][0][1]:
+        values = [[row[name] for _, row in sheet] for sheet in sheets]
+        marks = [[anchor for anchor, _ in sheet] for sheet in sheets]
+        seen = _difference(values, marks)
+        shuffled = [_difference(values, [rng.sample(m, len(m)) for m in marks]) for _ in range(200)]
+        share = sum(abs(s) >= abs(seen) - 1e-12 for s in shuffled) / len(shuffled)
+        assert share > 0.01, f"{name} tells anchors from candidates: {seen:.3f}, p = {share}"
+
+
+def test_the_permutation_test_can_fail(cells: list[StoredCell], pack: Pack) -> None:
+    """Anchors that always stand last would be found."""
+    sheets = [features(build(cells, pack, seed)) for seed in range(20)]
+    values = [[float(place) for place in range(len(sheet))] for sheet in sheets]
+    marks = [sorted(anchor for anchor, _ in sheet) for sheet in sheets]
+    rng = random.Random(0)
+    seen = _difference(values, marks)
+    assert all(abs(_difference(values, [rng.sample(m, len(m)) for m in marks])) < seen for _ in range(100))
+
+
+def _difference(values: list[list[float]], marks: list[list[bool]]) -> float:
+    anchors = [v for vs, ms in zip(values, marks, strict=True) for v, m in zip(vs, ms, strict=True) if m]
+    others = [v for vs, ms in zip(values, marks, strict=True) for v, m in zip(vs, ms, strict=True) if not m]
+    return statistics.fmean(anchors) - statistics.fmean(others)
+
+
+def test_no_model_prompt_digest_run_or_key_is_in_the_sheet(cells: list[StoredCell], pack: Pack) -> None:
+    for seed in range(20):
+        sitting = build(cells, pack, seed)
+        shown = json.dumps([item.model_dump() for item in sitting.items]) + json.dumps(
+            [scenario.model_dump() for scenario in sitting.scenarios]
+        )
+        for cell in cells:
+            facts = cell.facts
+            for secret in (facts.model, facts.model_digest, cell.run.run_id, facts.key, facts.arm):
+                assert secret not in shown
+            # `v1` is two letters: looked for as a word, not as part of an id.
+            assert not re.search(rf"(?<![\w-]){re.escape(facts.prompt)}(?![\w-])", shown)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("As Qwen2.5, I suggest a walk.", "As [model], I suggest a walk."),
+        ("SmolLM2-135M says: breathe.", "[model] says: breathe."),
+        ("I am qwen2.5:0.5b!", "I am [model]!"),
+        ("Visit the llama farm.", "Visit the [model] farm."),
+        ("Take a philosophical view.", "Take a philosophical view."),
+        ("Write it down.", "Write it down."),
+    ],
+)
+def test_a_text_that_names_its_own_model_is_masked(text: str, shown: str) -> None:
+    assert mask_names(text, MODELS) == shown
+
+
+def test_ordinary_words_stay_when_a_model_is_called_like_one() -> None:
+    assert mask_names("Ask your coach.", ["coach"]) == "Ask your coach."

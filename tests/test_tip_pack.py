@@ -1,0 +1,156 @@
+"""The pack that comes with tipbench keeps what its rubric and the design promise."""
+
+import re
+from collections import Counter
+from itertools import combinations
+from statistics import median
+
+import pytest
+
+from tipbench.candidates import parse_candidates
+from tipbench.flags import compute_flags, count_words, word_set
+from tipbench.pack import builtin_pack, render_prompt, select_scenarios
+from tipbench.records import Anchor, Pack, Scenario
+
+
+@pytest.fixture(scope="module")
+def pack() -> Pack:
+    return builtin_pack()
+
+
+def words_of(scenario: Scenario) -> frozenset[str]:
+    parts = (value if isinstance(value, str) else " ".join(value) for value in scenario.values.values())
+    return word_set(" ".join(parts))
+
+
+def composite_of(anchor: Anchor, pack: Pack) -> float:
+    return pack.rubric.composite(anchor.scores, compute_flags(anchor.text, pack.rubric))
+
+
+def rubric_tables(pack: Pack) -> list[list[str]]:
+    lines = [line for line in pack.rubric.text.split("\n") if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def rubric_examples(pack: Pack) -> list[str]:
+    rows = rubric_tables(pack)
+    return [re.sub(r" \(.*\)$", "", row[2] if len(row) == 3 else row[0]) for row in rows]
+
+
+def test_the_rubric_is_the_original_one(pack: Pack) -> None:
+    assert pack.rubric.name == "tip-v1"
+    assert [(s.name, s.minimum, s.maximum, s.weight) for s in pack.rubric.scales] == [
+        ("relevance", 1, 5, 1),
+        ("actionability", 1, 5, 1),
+        ("tone", 1, 5, 1),
+    ]
+    assert [(flag.name, flag.weight) for flag in pack.rubric.flags] == [("format_ok", 2), ("overlong", -1)]
+    assert (pack.rubric.lowest, pack.rubric.highest) == (2, 17)
+    assert [prompt.name for prompt in pack.prompts] == ["v1", "v2-mentor", "v3-few-shot"]
+
+
+def test_every_point_of_every_scale_has_a_meaning_and_an_example(pack: Pack) -> None:
+    points = [row for row in rubric_tables(pack) if len(row) == 3 and row[0].isdigit()]
+    assert Counter(int(row[0]) for row in points) == dict.fromkeys(range(1, 6), 3)
+    assert all(row[1] and count_words(row[2]) >= 3 for row in points)
+
+
+def test_the_worked_examples_of_the_rubric_add_up(pack: Pack) -> None:
+    rows = [row for row in rubric_tables(pack) if len(row) == 7 and row[1].isdigit()]
+    assert len(rows) >= 6
+    for text, relevance, actionability, tone, format_ok, overlong, composite in rows:
+        flags = compute_flags(text, pack.rubric)
+        assert flags == {"format_ok": format_ok == "yes", "overlong": overlong == "yes"}, text
+        scores = {"relevance": int(relevance), "actionability": int(actionability), "tone": int(tone)}
+        assert pack.rubric.composite(scores, flags) == int(composite), text
+
+
+def test_core_is_four_personas_at_two_times(pack: Pack) -> None:
+    core = select_scenarios(pack, "core", 0)
+    pairs = {(scenario.values["persona"], scenario.values["time_slot"]) for scenario in core}
+    assert len(core) == len(pairs) == 8
+    assert len({persona for persona, _ in pairs}) == 4
+
+
+def test_wide_is_48_different_people_a_third_held_out(pack: Pack) -> None:
+    wide = select_scenarios(pack, "wide", 0)
+    assert len({scenario.values["persona"] for scenario in wide}) == len(wide) == 48
+    assert Counter(scenario.values["time_slot"] for scenario in wide) == {"morning": 24, "evening": 24}
+    held_out = [scenario for scenario in wide if scenario.held_out]
+    assert Counter(scenario.values["time_slot"] for scenario in held_out) == {"morning": 8, "evening": 8}
+    assert not any(scenario.held_out for scenario in select_scenarios(pack, "core", 0))
+
+
+@pytest.mark.parametrize("which", ["core", "wide", "all"])
+def test_four_scenarios_cover_four_personas_and_both_times(pack: Pack, which: str) -> None:
+    chosen = select_scenarios(pack, which, 4)
+    assert len({scenario.values["persona"] for scenario in chosen}) == 4
+    assert {scenario.values["time_slot"] for scenario in chosen} == {"morning", "evening"}
+
+
+def test_no_two_scenarios_are_nearly_the_same(pack: Pack) -> None:
+    sets = [words_of(scenario) for scenario in pack.scenarios]
+    assert max(len(a & b) / len(a | b) for a, b in combinations(sets, 2)) < 0.5
+
+
+def test_every_prompt_asks_for_a_numbered_list_of_short_tips(pack: Pack) -> None:
+    for prompt in pack.prompts:
+        text = render_prompt(pack, prompt, pack.scenarios[0], n_tips=7, diversity=True)
+        assert "exactly 7" in text
+        assert "numbered list" in text
+        assert "25 words" in text
+        assert pack.diversity_request in text
+        assert "{{" not in text
+
+
+def test_every_scenario_has_its_anchors(pack: Pack) -> None:
+    counts = Counter(anchor.scenario for anchor in pack.anchors)
+    assert counts == {s.id: 6 if s.set == "core" else 2 for s in pack.scenarios}
+
+
+def test_anchors_look_like_candidates(pack: Pack) -> None:
+    for anchor in pack.anchors:
+        parsed = parse_candidates(f"1. {anchor.text}", n_tips=1, rubric=pack.rubric)
+        assert parsed[0].text == anchor.text
+
+
+def test_references_are_spread_over_the_scale(pack: Pack) -> None:
+    composites = [composite_of(anchor, pack) for anchor in pack.anchors]
+    thirds = Counter(min(2, int((value - 3) // 5)) for value in composites)
+    assert min(thirds.values()) >= len(composites) / 5
+    assert min(composites) <= 4
+    assert max(composites) >= 16
+    assert sum(6 <= value <= 16 for value in composites) > 0.7 * len(composites)
+    for scale in pack.rubric.scales:
+        assert {anchor.scores[scale.name] for anchor in pack.anchors} == {1, 2, 3, 4, 5}
+
+
+def test_each_core_scenario_has_anchors_from_low_to_high(pack: Pack) -> None:
+    for scenario in select_scenarios(pack, "core", 0):
+        values = sorted(composite_of(a, pack) for a in pack.anchors if a.scenario == scenario.id)
+        assert values[0] <= 6
+        assert values[-1] >= 15
+        assert 8 <= median(values) <= 13
+
+
+def test_no_anchor_is_an_example_of_the_rubric_or_a_prompt(pack: Pack) -> None:
+    examples = [word_set(example) for example in rubric_examples(pack)]
+    prompts = " ".join(prompt.text for prompt in pack.prompts)
+    for anchor in pack.anchors:
+        words = word_set(anchor.text)
+        assert max(len(words & example) / len(words | example) for example in examples) < 0.6
+        assert anchor.text not in prompts
+
+
+def test_references_are_not_in_plain_text(pack: Pack) -> None:
+    text = pack.files["anchors.jsonl"]
+    assert '"scores"' not in text
+    assert not any(anchor.reason in text for anchor in pack.anchors)
+
+
+def test_every_anchor_says_where_it_comes_from_and_why(pack: Pack) -> None:
+    origins = Counter(anchor.origin for anchor in pack.anchors)
+    assert set(origins) <= {"written", *(name for name in origins if name.startswith("smollm2-135m "))}
+    assert sum(count for name, count in origins.items() if name != "written") >= len(pack.anchors) / 3
+    assert all(count_words(anchor.reason) >= 5 for anchor in pack.anchors)
+    assert len({(anchor.scenario, anchor.text) for anchor in pack.anchors}) == len(pack.anchors)

@@ -1,0 +1,151 @@
+"""The managed server: one for all commands, ours before it is used, gone when it is told to go."""
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.fault_proxy import FaultProxy, Plan
+from tests.tracking.writing import impatient, make_write
+from tipbench.cli.mlflow import command
+from tipbench.settings import Settings
+from tipbench.tracking import open_tracking
+from tipbench.tracking.managed import ManagedFolder
+from tipbench.tracking.opening import open_managed_folder
+
+OPEN = """
+import sys
+from pathlib import Path
+from tipbench.tracking.opening import open_managed_folder
+server = open_managed_folder(Path(sys.argv[1])).start()
+print(server.url, server.pid)
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A data folder with characters that break careless addresses."""
+    folder = tmp_path_factory.mktemp("data folder ?#%20é")
+    yield folder
+    open_managed_folder(folder).stop()
+
+
+@pytest.fixture(scope="module")
+def url(home: Path) -> str:
+    """Eight processes ask for a server at once."""
+    environment = os.environ | {"PYTHONPATH": "src", "MLFLOW_BACKEND_STORE_URI": "sqlite:///elsewhere.db"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", OPEN, str(home)], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(8)
+    ]
+    answers = [process.communicate(timeout=240)[0].strip() for process in processes]
+    assert len(set(answers)) == 1, answers
+    return answers[0].split()[0]
+
+
+def read_server_file(home: Path) -> dict[str, object]:
+    return json.loads((home / "mlflow" / "server.json").read_bytes())
+
+
+def test_eight_commands_at_once_make_one_server_in_the_data_folder(home: Path, url: str) -> None:
+    server = open_managed_folder(home).find()
+    assert server is not None
+    assert server.url == url
+    assert (home / "mlflow" / "mlflow.db").exists()
+    assert not (home / "mlflow" / "elsewhere.db").exists()
+
+
+def test_what_is_stored_there_is_in_the_data_folder(home: Path, url: str, experiment_name: str) -> None:
+    with open_tracking(Settings(home=home, mlflow_url=url)) as tracking:
+        experiment = tracking.ensure_experiment(experiment_name)
+        tracking.deliver(make_write(experiment))
+        assert "(as set)" in tracking.description
+    assert list((home / "mlflow" / "artifacts").rglob("candidates.json"))
+
+
+def test_with_nothing_set_and_nobody_at_the_default_address_it_is_used(home: Path, url: str) -> None:
+    with socket.socket() as probe:
+        if probe.connect_ex(("localhost", 5000)) == 0:
+            pytest.skip("something listens at localhost:5000")
+    with open_tracking(Settings(home=home, mlflow_token="not for this one")) as tracking:
+        assert tracking.url == url
+        assert tracking.description.startswith("MLflow ")
+        assert tracking.description.endswith(f" at {url} (managed here)")
+
+
+def test_status_and_up_tell_where_it_is(home: Path, url: str) -> None:
+    runner = CliRunner()
+    for name in ("up", "status"):
+        told = runner.invoke(command, [name, "--home", str(home)])
+        assert told.exit_code == 0
+        assert url in told.output
+
+
+def test_another_folder_does_not_take_it_for_its_own(home: Path, url: str, tmp_path: Path) -> None:
+    other = tmp_path / "mlflow"
+    other.mkdir()
+    (other / "server.json").write_text(json.dumps(read_server_file(home) | {"server_id": "another"}))
+    folder = open_managed_folder(tmp_path)
+    assert folder.find() is None
+    assert folder.stop() is False
+    found = open_managed_folder(home).find()
+    assert found is not None, "nobody was killed"
+
+
+@pytest.mark.slow
+def test_a_write_outlives_a_server_that_is_killed_in_the_middle_of_it(
+    home: Path, url: str, experiment_name: str, tmp_path: Path
+) -> None:
+    folder = open_managed_folder(home)
+    before = folder.find()
+    assert before is not None
+    kill = partial(os.killpg, before.pid, signal.SIGKILL)
+    with FaultProxy(url, Plan(fault="kill_server", at=0, only="log-batch", kill_server=kill)) as proxy:
+        with impatient(proxy.url, tmp_path, tries=1000) as tracking:
+            experiment = tracking.ensure_experiment(experiment_name)
+            tracking.submit(make_write(experiment))
+            while not proxy.struck:
+                time.sleep(0.05)
+            after = folder.start()
+            assert after.pid != before.pid
+            assert (after.server_id, after.url) == (before.server_id, before.url)
+            assert tracking.flush().delivered == 1
+            (run,) = tracking.search_runs([experiment.id])
+    assert run.tags["tipbench.state"] == "complete"
+    assert run.params["model"] == "m"
+    assert run.status == "FINISHED"
+
+
+def test_a_reused_process_id_is_not_taken_for_the_server(tmp_path: Path) -> None:
+    folder = tmp_path / "mlflow"
+    folder.mkdir()
+    (folder / "server.json").write_text(json.dumps({"server_id": "x", "port": 9, "pid": os.getpid()}))
+    managed = ManagedFolder(folder, environ=os.environ, new_id=lambda: "x")
+    assert managed.find() is None
+    assert managed.stop() is False
+
+
+def test_its_database_is_in_wal_mode(home: Path, url: str) -> None:
+    database = sqlite3.connect(home / "mlflow" / "mlflow.db")
+    assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    database.close()
+
+
+def test_down_ends_it_and_says_so(home: Path, url: str) -> None:
+    told = CliRunner().invoke(command, ["down", "--home", str(home)])
+    assert told.output == "stopped\n"
+    assert open_managed_folder(home).find() is None
+    assert "no managed server" in CliRunner().invoke(command, ["down", "--home", str(home)]).output
+    assert "tipbench mlflow up" in CliRunner().invoke(command, ["status", "--home", str(home)]).output
