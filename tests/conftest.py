@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.engines.variants import prepare_models
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 from tipbench.tracking.opening import open_managed_folder
@@ -56,3 +57,9 @@ def tracking(settings: Settings) -> Iterator[Tracking]:
 def experiment_name() -> str:
     """A name that no other test uses."""
     return f"test-{uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def models_folder() -> Path:
+    """A folder with real weights, kept for the next test run."""
+    return prepare_models()

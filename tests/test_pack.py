@@ -155,6 +155,12 @@ def test_a_new_pack_is_written_only_into_an_empty_folder(tmp_path: Path) -> None
     assert read_pack(tmp_path / "Größe 1").name == "gr-e-1"
 
 
+def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write into"):
+        start_pack(tmp_path / "file" / "mine")
+
+
 def test_pack_check_prints_a_summary_or_every_mistake(tmp_path: Path) -> None:
     runner = CliRunner()
     folder = str(tmp_path / "p")

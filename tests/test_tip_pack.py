@@ -116,8 +116,8 @@ def test_anchors_look_like_candidates(pack: Pack) -> None:
 
 def test_references_are_spread_over_the_scale(pack: Pack) -> None:
     composites = [composite_of(anchor, pack) for anchor in pack.anchors]
-    thirds = Counter(min(2, int((value - 3) // 5)) for value in composites)
-    assert min(thirds.values()) >= len(composites) / 5
+    levels = Counter("low" if value < 8 else "middle" if value < 13 else "high" for value in composites)
+    assert min(levels.values()) >= len(composites) / 4
     assert min(composites) <= 4
     assert max(composites) >= 16
     assert sum(6 <= value <= 16 for value in composites) > 0.7 * len(composites)

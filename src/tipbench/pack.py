@@ -110,17 +110,19 @@ def _read_texts(folder: Traversable, found: Findings) -> dict[str, str]:
     if prompts.is_dir():
         found_prompts = sorted(item.name for item in prompts.iterdir() if item.is_file())
         names += [f"prompts/{name}" for name in found_prompts if not name.startswith(".")]
-    texts: dict[str, str] = {}
-    for name in names:
-        content = folder.joinpath(*name.split("/")).read_bytes()
-        try:
-            texts[name] = content.decode("utf-8-sig").replace("\r\n", "\n")
-        except UnicodeDecodeError as error:
-            line = content.count(b"\n", 0, error.start) + 1
-            bad = content[error.start : error.start + 1]
-            found.mistake(name, line, f"not UTF-8: byte {bad!r}: save the file as UTF-8")
-            texts[name] = ""
-    return texts
+    return {name: _read_text(folder.joinpath(*name.split("/")), name, found) for name in names}
+
+
+def _read_text(file: Traversable, name: str, found: Findings) -> str:
+    try:
+        return file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        bad = error.object[error.start : error.start + 1]
+        found.mistake(name, line, f"not UTF-8: byte {bad!r}: save the file as UTF-8")
+    except OSError as error:
+        found.mistake(name, 1, f"cannot be read: {error.strerror}: see to its permissions")
+    return ""
 
 
 def render_prompt(pack: Pack, prompt: Prompt, scenario: Scenario, *, n_tips: int, diversity: bool) -> str:
@@ -180,16 +182,19 @@ def start_pack(folder: Path) -> list[str]:
     """Writes a small working pack into a new or empty folder; the names of its files.
 
     Raises:
-        UsageError: the folder is not empty, or is a file.
+        UsageError: the folder is not empty, is a file, or cannot be written to.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{str(folder)!r} is not an empty folder", hint="Name a new folder")
     texts = _read_texts(package_files("tipbench") / "packs" / "starter", Findings())
     name = re.sub(r"[^a-z0-9._-]+", "-", folder.resolve().name.lower()).strip("-._")[:64] or "headlines"
     texts["pack.toml"] = texts["pack.toml"].replace('name = "headlines"', f'name = "{name}"', 1)
-    (folder / "prompts").mkdir(parents=True)
-    for file, text in texts.items():
-        (folder / file).write_text(text, encoding="utf-8", newline="\n")
+    try:
+        (folder / "prompts").mkdir(parents=True)
+        for file, text in texts.items():
+            (folder / file).write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UsageError(f"cannot write into {str(folder)!r}: {error.strerror}") from error
     return list(texts)
 
 
@@ -204,7 +209,15 @@ def seal_pack(folder: Path) -> int:
     sealed = seal_lines(files.get(ANCHORS, ""))
     count = sum(a != b for a, b in zip(files.get(ANCHORS, "").split("\n"), sealed.split("\n"), strict=True))
     if count:
-        part = folder / f"{ANCHORS}.part"
-        part.write_text(sealed, encoding="utf-8", newline="\n")
-        part.replace(folder / ANCHORS)
+        _replace_text(folder / ANCHORS, sealed)
     return count
+
+
+def _replace_text(file: Path, text: str) -> None:
+    part = file.with_name(f"{file.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8", newline="\n")
+        part.replace(file)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise PackError(f"cannot write {str(file)!r}: {error.strerror}") from error

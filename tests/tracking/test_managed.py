@@ -31,6 +31,18 @@ server = open_managed_folder(Path(sys.argv[1])).start()
 print(server.url, server.pid)
 """
 
+WITHOUT_MLFLOW = """
+import sys
+from pathlib import Path
+from tipbench.errors import TrackingUnavailable
+from tipbench.tracking.opening import open_managed_folder
+sys.path.clear()
+try:
+    open_managed_folder(Path(sys.argv[1])).start()
+except TrackingUnavailable as error:
+    print(error.message, error.hint)
+"""
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -112,17 +124,17 @@ def test_a_write_outlives_a_server_that_is_killed_in_the_middle_of_it(
     before = folder.find()
     assert before is not None
     kill = partial(os.killpg, before.pid, signal.SIGKILL)
-    with FaultProxy(url, Plan(fault="kill_server", at=0, only="log-batch", kill_server=kill)) as proxy:
-        with impatient(proxy.url, tmp_path, tries=1000) as tracking:
-            experiment = tracking.ensure_experiment(experiment_name)
-            tracking.submit(make_write(experiment))
-            while not proxy.struck:
-                time.sleep(0.05)
-            after = folder.start()
-            assert after.pid != before.pid
-            assert (after.server_id, after.url) == (before.server_id, before.url)
-            assert tracking.flush().delivered == 1
-            (run,) = tracking.search_runs([experiment.id])
+    plan = Plan(fault="kill_server", at=0, only="log-batch", kill_server=kill)
+    with FaultProxy(url, plan) as proxy, impatient(proxy.url, tmp_path, tries=1000) as tracking:
+        experiment = tracking.ensure_experiment(experiment_name)
+        tracking.submit(make_write(experiment))
+        while not proxy.struck:
+            time.sleep(0.05)
+        after = folder.start()
+        assert after.pid != before.pid
+        assert (after.server_id, after.url) == (before.server_id, before.url)
+        assert tracking.flush().delivered == 1
+        (run,) = tracking.search_runs([experiment.id])
     assert run.tags["tipbench.state"] == "complete"
     assert run.params["model"] == "m"
     assert run.status == "FINISHED"
@@ -135,6 +147,18 @@ def test_a_reused_process_id_is_not_taken_for_the_server(tmp_path: Path) -> None
     managed = ManagedFolder(folder, environ=os.environ, new_id=lambda: "x")
     assert managed.find() is None
     assert managed.stop() is False
+
+
+def test_without_mlflow_the_error_names_the_extra(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", WITHOUT_MLFLOW, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": "src"},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert "mlflow is not installed" in told
+    assert "tipbench[local]" in told
 
 
 def test_its_database_is_in_wal_mode(home: Path, url: str) -> None:

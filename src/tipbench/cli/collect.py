@@ -1,7 +1,7 @@
 """`tipbench collect`."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import click
@@ -16,9 +16,11 @@ from tipbench.cli.session import (
     start_session,
 )
 from tipbench.collect import Collected, Store, collect_cells, estimate_seconds, plan_collect
-from tipbench.engines import Engines, open_engines
+from tipbench.engines import open_engines
+from tipbench.engines.protocol import Engine
 from tipbench.errors import ExperimentNotFound, TrackingUnavailable
 from tipbench.grid import Cell, prepare_grid
+from tipbench.records import Model
 from tipbench.settings import read_settings
 from tipbench.tracking import Delivery
 from tipbench.tracking.runs import Experiment
@@ -51,7 +53,7 @@ def command(*, reuse_from: str | None, no_wait: bool, dry_run: bool, as_json: bo
     engines = open_engines(settings, wait=not no_wait, report=say.print)
     cells = prepare_grid(settings, find_model=engines.admit)
     with start_session(settings, say=say) as session:
-        job = Job(session, engines=engines, reuse_from=reuse_from, as_json=as_json)
+        job = Job(session, engine_of=engines.engine_of, reuse_from=reuse_from, as_json=as_json)
         if dry_run:
             job.show_plan(cells)
         else:
@@ -63,7 +65,7 @@ class Job:
     """One collect with everything it was started with."""
 
     session: Session
-    engines: Engines
+    engine_of: Callable[[Model], Engine]
     reuse_from: str | None
     as_json: bool
 
@@ -109,7 +111,7 @@ class Job:
                 f"{len(plan.cells)} cells: {len(plan.cells) - len(plan.missing)} stored, "
                 f"{len(plan.to_reuse)} to reuse, {len(plan.to_generate)} to generate"
             )
-        collected = collect_cells(plan, store=store, engine_of=self.engines.engine_of)
+        collected = collect_cells(plan, store=store, engine_of=self.engine_of)
         try:
             done = self._show(collected, total=len(plan.missing))
         finally:

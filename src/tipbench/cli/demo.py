@@ -30,7 +30,7 @@ def command(**flags: object) -> None:
     cells = prepare_grid(settings, find_model=engines.admit)
     say.rule("2 Collect: 1 model × 3 prompts × 4 scenarios, every cell an MLflow run")
     with start_session(settings, say=say) as session:
-        Job(session, engines=engines, reuse_from=None, as_json=False).run(cells)
+        Job(session, engine_of=engines.engine_of, reuse_from=None, as_json=False).run(cells)
         say.rule("3 Compare: nobody has judged yet, and the board says so")
         report = compare_experiment(session.tracking, EXPERIMENT, by="arm")
         print_report(report, say)

@@ -50,7 +50,7 @@ class DigestCache:
     def _read(self) -> dict[str, _Known]:
         try:
             return _Entries.model_validate_json(self._path.read_bytes()).root
-        except (FileNotFoundError, ValidationError):
+        except (OSError, ValidationError):
             # Only a cache: what it does not know is hashed again.
             return {}
 

@@ -26,6 +26,7 @@ NUMBERS = {
 }
 MOST_ENTRIES = 1_000_000
 LONGEST_LIST_KEPT = 4096
+MOST_LAYERS = 10_000
 BYTES_PER_KV_NUMBER = 2
 
 
@@ -56,9 +57,9 @@ def read_header(path: Path) -> GgufHeader:
                 return _parse(content)
     except OSError as error:
         raise ModelRefused(f"{path} cannot be read: {error.strerror or error}") from error
-    except (struct.error, ValueError) as error:
-        # struct.error: the header goes on beyond the end of the file.
-        reason = "it ends within its header" if isinstance(error, struct.error) else str(error)
+    except (struct.error, OverflowError, ValueError) as error:
+        # Not our own words: a length or an offset leads beyond the end of the file.
+        reason = str(error) if isinstance(error, ValueError) else "it ends within its header"
         raise ModelRefused(f"{path} is not a sound GGUF file: {reason}", hint=hint) from error
 
 
@@ -162,6 +163,8 @@ def _describe(values: dict[str, Value], parameters: int | None) -> GgufHeader:
 def _kv_bytes_per_token(values: dict[str, Value], architecture: str) -> int:
     """Keys and values of one token in all layers; 0 for models that keep none."""
     layers = _whole(values.get(f"{architecture}.block_count"))
+    if layers > MOST_LAYERS:
+        raise ValueError(f"an absurd count of layers ({layers})")
     heads = _per_layer(values.get(f"{architecture}.attention.head_count"), layers)
     kv_heads = _per_layer(values.get(f"{architecture}.attention.head_count_kv"), layers) or heads
     width = _whole(values.get(f"{architecture}.embedding_length")) // max([1, *heads])

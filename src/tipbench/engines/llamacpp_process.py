@@ -28,10 +28,17 @@ DEATHS = {
 class ModelProcess:
     """A running child. Every request gets one reply, or the child is gone."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", connection: socket.socket, log: IO[bytes]) -> None:
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        *,
+        connection: socket.socket,
+        replies: IO[bytes],
+        log: IO[bytes],
+    ) -> None:
         self._process = process
         self._connection = connection
-        self._replies = connection.makefile("rb")
+        self._replies = replies
         self._log = log
 
     @property
@@ -87,6 +94,7 @@ def start_model_process(*, lock: int) -> Generator[ModelProcess]:
         ours, theirs = socket.socketpair()
         stack.enter_context(ours)
         stack.enter_context(theirs)
+        replies = stack.enter_context(ours.makefile("rb"))
         read_end, write_end = os.pipe()
         stack.enter_context(open(read_end, "rb", buffering=0))  # noqa: PTH123
         lifeline = stack.enter_context(open(write_end, "wb", buffering=0))  # noqa: PTH123
@@ -101,7 +109,7 @@ def start_model_process(*, lock: int) -> Generator[ModelProcess]:
         )
         try:
             theirs.close()
-            yield ModelProcess(process, ours, log)
+            yield ModelProcess(process, connection=ours, replies=replies, log=log)
         finally:
             lifeline.close()
             _wait_for_end(process)

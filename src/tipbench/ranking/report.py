@@ -2,7 +2,9 @@
 
 import csv
 import io
+from collections.abc import Sequence
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -20,6 +22,7 @@ def print_report(report: Report, console: Console) -> None:
     )
     if ranked:
         console.print(_standings_table(report, ranked))
+        console.print(_parts_table(report, ranked))
     console.print(_before_verdicts_table(report))
     for remark in report.remarks:
         console.print(f"· {remark}", markup=False, style="dim")
@@ -57,11 +60,8 @@ def format_csv(report: Report) -> str:
 
 
 def _standings_table(report: Report, ranked: list[Standing]) -> Table:
-    parts = list(dict.fromkeys(part for standing in ranked for part in standing.parts))
-    table = Table("", report.by, title="Standings (lazy tier)", title_justify="left")
-    for heading in ("n", "failed", "composite", *parts):
-        table.add_column(heading, justify="right")
-    table.add_column("against the best, 95 % interval")
+    table = _table(report, "Standings (lazy tier)", ("", report.by), ("n", "failed", "composite"))
+    table.add_column("against the best [95 %]", no_wrap=True)
     for line in ranked:
         place = "tied 1" if line.tied_for_first and report.winner is None else str(line.place)
         table.add_row(
@@ -70,17 +70,23 @@ def _standings_table(report: Report, ranked: list[Standing]) -> Table:
             str(line.verdicts),
             str(line.failures_drawn),
             _number(line.composite, ".2f"),
-            *(_number(line.parts.get(part), ".2f") for part in parts),
             _interval(line, best=line is ranked[0]),
         )
     return table
 
 
+def _parts_table(report: Report, ranked: list[Standing]) -> Table:
+    parts = list(dict.fromkeys(part for standing in ranked for part in standing.parts))
+    table = _table(report, "Parts of the composite, mean over judged candidates", (report.by,), parts)
+    for line in ranked:
+        table.add_row(escape(line.name), *(_number(line.parts.get(part), ".2f") for part in parts))
+    return table
+
+
 def _before_verdicts_table(report: Report) -> Table:
     flags = list(dict.fromkeys(flag for standing in report.standings for flag in standing.computed))
-    table = Table(report.by, title="Before any verdict", title_justify="left")
-    for heading in ("cells", "answered", *flags, "diversity", "latency s", "tokens/s"):
-        table.add_column(heading, justify="right")
+    numbers = ("cells", "answered", *flags, "diversity", "latency s", "tokens/s")
+    table = _table(report, "Before any verdict", (report.by,), numbers)
     for line in report.standings:
         table.add_row(
             escape(line.name),
@@ -91,6 +97,15 @@ def _before_verdicts_table(report: Report) -> Table:
             _number(line.latency_seconds, ".2f"),
             _number(line.tokens_per_second, ".0f"),
         )
+    return table
+
+
+def _table(report: Report, title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in texts:
+        table.add_column(heading, no_wrap=heading == report.by)
+    for heading in numbers:
+        table.add_column(heading, justify="right")
     return table
 
 

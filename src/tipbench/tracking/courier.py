@@ -15,7 +15,6 @@ from tipbench.tracking.pace import Pace
 from tipbench.tracking.refusals import NotLetIn
 from tipbench.tracking.rest import Rest
 
-
 CLOSE_SECONDS = 5.0
 
 
@@ -138,12 +137,15 @@ class Courier:
 
     def _try_again(self, parcel: Parcel) -> str:
         for delay in self._pace.delays():
-            if self._stop.is_set():
-                raise TrackingUnavailable("stopped before it was delivered")
             try:
-                return deliver_parcel(self._rest, parcel)
+                return self._try_once(parcel)
             except TrackingUnavailable:
                 self._stop.wait(delay)
+        return self._try_once(parcel)
+
+    def _try_once(self, parcel: Parcel) -> str:
+        if self._stop.is_set():
+            raise TrackingUnavailable("stopped before it was delivered")
         return deliver_parcel(self._rest, parcel)
 
 

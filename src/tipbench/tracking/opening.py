@@ -7,7 +7,7 @@ from uuid import uuid4
 from tipbench.errors import TrackingError
 from tipbench.settings import Settings, read_settings
 from tipbench.tracking.managed import ManagedFolder
-from tipbench.tracking.pace import call_patiently
+from tipbench.tracking.pace import Pace, call_patiently
 from tipbench.tracking.rest import Access, Rest, TimeLimits
 from tipbench.tracking.runs import ManyExperiments, Run
 from tipbench.tracking.store import Tracking
@@ -15,8 +15,12 @@ from tipbench.tracking.store import Tracking
 DEFAULT_URL = "http://localhost:5000"
 
 
-def open_tracking(settings: Settings) -> Tracking:
+def open_tracking(
+    settings: Settings, *, limits: TimeLimits | None = None, pace: Pace | None = None
+) -> Tracking:
     """The MLflow server in force, checked to let us in. Close it after use.
+
+    `limits` and `pace` say how long to wait for it and how often to try again.
 
     Raises:
         TrackingError: the server that is set does not answer, is not MLflow or does not let us in;
@@ -29,13 +33,14 @@ def open_tracking(settings: Settings) -> Tracking:
             password=settings.mlflow_password,
             token=settings.mlflow_token,
         )
-        return _open(Rest(settings.mlflow_url, access=access), home=settings.home, how="as set")
-    if _answers_as_mlflow(DEFAULT_URL):
-        return _open(Rest(DEFAULT_URL), home=settings.home, how="found there")
-    server = open_managed_folder(settings.home).start()
-    return _open(
-        Rest(server.url), home=settings.home, how="managed here", server=f"managed {server.server_id}"
-    )
+        rest, how, name = Rest(settings.mlflow_url, access=access, limits=limits), "as set", ""
+    elif _answers_as_mlflow(DEFAULT_URL):
+        rest, how, name = Rest(DEFAULT_URL, limits=limits), "found there", ""
+    else:
+        server = open_managed_folder(settings.home).start()
+        rest, how, name = Rest(server.url, limits=limits), "managed here", f"managed {server.server_id}"
+    description = f"MLflow {_check_entry(rest)} at {rest.url} ({how})"
+    return Tracking(rest, home=settings.home, description=description, new_id=_new_id, server=name, pace=pace)
 
 
 def open_managed_folder(home: Path) -> ManagedFolder:
@@ -54,16 +59,15 @@ def search_runs(experiment: str, url: str | None = None) -> list[Run]:
         return tracking.search_runs([tracking.find_experiment(experiment).id])
 
 
-def _open(rest: Rest, *, home: Path, how: str, server: str = "") -> Tracking:
+def _check_entry(rest: Rest) -> str:
+    """The server's version, after a real call has shown that it lets us in: /version answers everybody."""
     try:
         version = call_patiently(rest.read_version)
-        # /version answers to everybody; only a real call shows whether we are let in.
         call_patiently(lambda: rest.post("experiments/search", {"max_results": 1}, ManyExperiments))
     except BaseException:
         rest.close()
         raise
-    description = f"MLflow {version} at {rest.url} ({how})"
-    return Tracking(rest, home=home, description=description, new_id=_new_id, server=server)
+    return version
 
 
 def _answers_as_mlflow(url: str) -> bool:

@@ -1,0 +1,198 @@
+"""The embedded engine and its child process."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Timer
+
+import pytest
+
+from tests.engines.conftest import OpenEngine
+from tipbench.engines.llamacpp import LlamaCppEngine
+from tipbench.engines.machine_lock import MachineLock
+from tipbench.errors import EngineBusy, EngineUnavailable, ModelRefused
+from tipbench.records import Model, Sampling
+
+LONG = Sampling(max_tokens=900)
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_path_and_a_stem_lead_to_the_same_weights(engine: LlamaCppEngine, smollm2: Model) -> None:
+    by_path = engine.find_model(smollm2.location)
+    by_stem = engine.find_model("SmolLM2-135M-Instruct.Q4_1")
+    assert by_path.digest == by_stem.digest == smollm2.digest
+    assert by_path.name == by_stem.name == "SmolLM2-135M-Instruct.Q4_1"
+    assert smollm2.name == "smollm2"
+
+
+def test_the_hint_of_an_unknown_model_says_what_there_is(
+    engine: LlamaCppEngine, open_engine: OpenEngine, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelRefused) as caught:
+        engine.find_model("qwen2.5:0.5b")
+    assert "smollm2" in caught.value.hint
+    with pytest.raises(ModelRefused) as caught:
+        open_engine(folder=tmp_path / "nothing").find_model("smollm2")
+    assert "tipbench models fetch smollm2" in caught.value.hint
+
+
+def test_a_killed_child_stops_the_run_and_says_what_to_do(engine: LlamaCppEngine, smollm2: Model) -> None:
+    with engine.load(smollm2) as model:
+        # Stopped first, so that the kill certainly meets an unfinished generation.
+        os.kill(model.process_id, signal.SIGSTOP)
+        killer = Timer(0.3, os.kill, (model.process_id, signal.SIGKILL))
+        killer.start()
+        with pytest.raises(EngineUnavailable, match="SIGKILL") as caught:
+            model.generate("Write a story.", sampling=LONG, seed=1)
+        killer.join()
+        assert "again" in caught.value.hint
+        with pytest.raises(EngineUnavailable, match="SIGKILL"):
+            model.generate("Still there?", sampling=LONG, seed=1)
+    with engine.load(smollm2) as model:
+        assert model.generate("Hello", sampling=Sampling(max_tokens=3), seed=1).text
+
+
+def test_a_generation_that_takes_too_long_ends_the_child(open_engine: OpenEngine, smollm2: Model) -> None:
+    with open_engine(timeout_seconds=0.05).load(smollm2) as model:
+        with pytest.raises(EngineUnavailable, match=r"0\.05 s"):
+            model.generate("Write a story.", sampling=LONG, seed=1)
+        assert not _is_running(model.process_id)
+
+
+def test_the_child_is_gone_when_the_model_is_unloaded(engine: LlamaCppEngine, smollm2: Model) -> None:
+    with engine.load(smollm2) as model:
+        assert _is_running(model.process_id)
+    assert not _is_running(model.process_id)
+
+
+def test_a_failure_of_the_caller_unloads_too(engine: LlamaCppEngine, smollm2: Model) -> None:
+    process_ids: list[int] = []
+
+    def fail_with_a_loaded_model() -> None:
+        with engine.load(smollm2) as model:
+            process_ids.append(model.process_id)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_with_a_loaded_model()
+    assert not _is_running(process_ids[0])
+
+
+def test_the_lock_outlives_a_killed_parent_until_the_weights_are_gone(
+    user: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    child = _read_child(user)
+    # A stopped child cannot go away: the lock must wait for it.
+    os.kill(child, signal.SIGSTOP)
+    user.kill()
+    user.wait()
+    lock = MachineLock(tmp_path / "engine.lock", holder="the next", wait=False, report=print)
+    with pytest.raises(EngineBusy, match="smollm2"), lock.hold("another model"):
+        pass
+    os.kill(child, signal.SIGCONT)
+    waiting = MachineLock(tmp_path / "engine.lock", holder="the next", wait=True, report=print)
+    with waiting.hold("another model"):
+        assert not _is_running(child)
+
+
+def test_ctrl_c_ends_the_program_and_its_child(user: "subprocess.Popen[str]") -> None:
+    child = _read_child(user)
+    os.killpg(user.pid, signal.SIGINT)
+    assert user.wait() != 0
+    assert not _is_running(child)
+    assert user.stderr is not None
+    errors = user.stderr.read()
+    assert "KeyboardInterrupt" in errors
+    assert "EngineUnavailable" not in errors
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 3, 100, 1_000_000])
+def test_a_truncated_header_is_refused_when_it_is_found(
+    open_engine: OpenEngine, smollm2: Model, tmp_path: Path, kept_bytes: int
+) -> None:
+    _copy(smollm2, tmp_path / "broken.gguf", kept_bytes)
+    engine = open_engine(folder=tmp_path)
+    with pytest.raises(ModelRefused, match="broken"):
+        engine.find_model("broken")
+    assert [(model.name, model.parameters) for model in engine.list_models()] == [("broken", None)]
+
+
+def test_truncated_weights_do_not_load_and_the_reason_is_shown(
+    open_engine: OpenEngine, smollm2: Model, tmp_path: Path
+) -> None:
+    _copy(smollm2, tmp_path / "short.gguf", smollm2.size_bytes - 1000)
+    engine = open_engine(folder=tmp_path)
+    with (
+        pytest.raises(EngineUnavailable, match=r"'short' does not load(.|\n)*failed to load model"),
+        engine.load(engine.find_model("short")),
+    ):
+        pass
+
+
+def test_a_file_that_was_replaced_after_it_was_found_is_refused(
+    open_engine: OpenEngine, smollm2: Model, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.gguf"
+    _copy(smollm2, path, smollm2.size_bytes)
+    engine = open_engine(folder=tmp_path)
+    model = engine.find_model("mine")
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xff")
+    with pytest.raises(ModelRefused, match="no longer"), engine.load(model):
+        pass
+
+
+def test_a_model_that_does_not_fit_is_not_loaded_and_the_numbers_are_told(
+    engine: LlamaCppEngine, smollm2: Model
+) -> None:
+    huge = smollm2.model_copy(update={"size_bytes": 2**50})
+    with (
+        pytest.raises(EngineUnavailable, match=r"needs 1048576\.\d GiB.*GiB are available"),
+        engine.load(huge),
+    ):
+        pass
+
+
+def test_the_context_is_never_longer_than_the_model_was_trained_for(
+    open_engine: OpenEngine, smollm2: Model
+) -> None:
+    with open_engine(context_tokens=2_000_000_000).load(smollm2) as model:
+        assert model.generate("Hello", sampling=Sampling(max_tokens=3), seed=1).text
+
+
+@pytest.fixture
+def user(models_folder: Path, tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Another program that has a model loaded and is generating."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.engines.engine_user", str(models_folder), str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        yield process
+        process.kill()
+
+
+def _read_child(user: "subprocess.Popen[str]") -> int:
+    assert user.stdout is not None
+    return int(user.stdout.readline())
+
+
+def _is_running(process_id: int) -> bool:
+    """Whether the process still has memory; one that waits to be buried has none."""
+    try:
+        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in {"Z", "X"}
+
+
+def _copy(model: Model, target: Path, size: int) -> None:
+    with Path(model.location).open("rb") as source:
+        target.write_bytes(source.read(size))

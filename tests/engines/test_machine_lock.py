@@ -1,0 +1,158 @@
+"""One lock per machine."""
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Timer
+
+import pytest
+
+from tipbench.engines.machine_lock import MachineLock, machine_lock_path
+from tipbench.errors import EngineBusy, EngineUnavailable
+
+HOLD = """
+import sys
+from pathlib import Path
+from tipbench.engines.machine_lock import MachineLock
+lock = MachineLock(Path(sys.argv[1]), holder="pid 77 (tipbench collect)", wait=False, report=print)
+with lock.hold("model 'big'"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+NOBODY = 65534
+
+
+def test_who_does_not_wait_is_told_who_holds_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with (
+        _other_process(path),
+        pytest.raises(EngineBusy, match=r"pid 77 \(tipbench collect\), model 'big'"),
+        _lock(path, wait=False).hold("x"),
+    ):
+        pass
+    with _lock(path, wait=False).hold("x"):
+        pass
+
+
+def test_who_waits_is_told_for_whom_and_gets_it_then(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lines: list[str] = []
+    with _other_process(path) as other:
+        freeing = Timer(0.3, other.kill)
+        freeing.start()
+        with MachineLock(path, holder="us", wait=True, report=lines.append).hold("x"):
+            assert other.wait() != 0
+        freeing.join()
+    assert len(lines) == 1
+    assert "pid 77" in lines[0]
+
+
+def test_a_child_with_the_descriptor_keeps_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with _lock(path, wait=False).hold("x") as descriptor:
+        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=(descriptor,))
+    with child:
+        with pytest.raises(EngineBusy), _lock(path, wait=False).hold("x"):
+            pass
+        assert child.stdin is not None
+        child.stdin.close()
+        child.wait()
+    with _lock(path, wait=False).hold("x"):
+        pass
+
+
+def test_the_file_is_for_everybody_whatever_the_umask(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    before = os.umask(0o077)
+    try:
+        with _lock(path, wait=False).hold("x"):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o666
+    finally:
+        os.umask(before)
+    assert [file.name for file in tmp_path.iterdir()] == ["lock"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_two_users_exclude_each_other(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    tmp_path.chmod(0o755)
+    path = folder / "lock"
+    pid = os.fork()
+    if pid == 0:
+        # As another user, the file is made and left behind.
+        os.setuid(NOBODY)
+        with _lock(path, wait=False).hold("theirs"):
+            pass
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert path.stat().st_uid == NOBODY
+    with _lock(path, wait=False).hold("ours"):
+        pid = os.fork()
+        if pid == 0:
+            os.setuid(NOBODY)
+            try:
+                with _lock(path, wait=False).hold("theirs"):
+                    os._exit(1)
+            except EngineBusy:
+                os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_lock_file_that_was_tidied_away_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with _other_process(path) as other:
+        path.unlink()
+        with _lock(path, wait=False).hold("x"):
+            assert path.exists()
+        other.kill()
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+def test_a_trap_in_its_place_is_refused(tmp_path: Path, kind: str) -> None:
+    path, victim = tmp_path / "lock", tmp_path / "victim"
+    victim.write_text("precious")
+    if kind == "link":
+        path.symlink_to(victim)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    with pytest.raises(EngineUnavailable, match="lock"), _lock(path, wait=False).hold("x"):
+        pass
+    assert victim.read_text() == "precious"
+
+
+def test_escape_codes_in_the_file_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with _lock(path, wait=False).hold("x"):
+        path.write_text("\x1b[31mred\n")
+        with pytest.raises(EngineBusy) as caught, _lock(path, wait=False).hold("x"):
+            pass
+    assert caught.value.message.endswith("by [31mred")
+
+
+def test_all_users_of_a_machine_share_one_path() -> None:
+    assert machine_lock_path() == machine_lock_path()
+    assert machine_lock_path().parent.stat().st_mode & 0o1777 == 0o1777
+
+
+def _lock(path: Path, *, wait: bool) -> MachineLock:
+    return MachineLock(path, holder="us", wait=wait, report=print)
+
+
+@contextmanager
+def _other_process(path: Path) -> Generator["subprocess.Popen[str]"]:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process

@@ -1,0 +1,75 @@
+"""What the official MLflow client reads: a dump of an experiment's facts without ids and times."""
+
+import json
+import re
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+MEASURED = {"touched", "latency_seconds", "load_seconds", "tokens_per_second"}
+TAGS = (
+    "judge_pending",
+    "judge_kind",
+    "rubric",
+    "judged_by",
+    "tipbench.kind",
+    "tipbench.state",
+    "tipbench.key",
+)
+COMPLETE = {"complete", "accepted", "expired"}
+
+
+def read_facts(url: str, experiment: str) -> dict[str, Any]:
+    """Cells with their texts and verdicts, sittings, packs: everything that counts, nothing that varies."""
+    client = MlflowClient(tracking_uri=url)
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    runs = list(client.search_runs([found.experiment_id], max_results=5000))
+    complete = [run for run in runs if run.data.tags.get("tipbench.state") in COMPLETE]
+    facts = [_read_run(client, run) for run in complete]
+    return {
+        "runs": sorted(facts, key=lambda fact: json.dumps(fact, sort_keys=True)),
+        "unfinished": sorted(
+            run.data.tags.get("tipbench.kind", "?") for run in runs if run not in complete and _is_a_fact(run)
+        ),
+    }
+
+
+def _is_a_fact(run: Run) -> bool:
+    """An open sitting is one; a cell that never became complete is none."""
+    return run.data.tags.get("tipbench.kind") == "sitting" and "tipbench.facts" in run.data.tags
+
+
+def _read_run(client: MlflowClient, run: Run) -> dict[str, Any]:
+    kind = run.data.tags["tipbench.kind"]
+    fact: dict[str, Any] = {
+        "status": run.info.status,
+        "tags": {name: run.data.tags[name] for name in TAGS if name in run.data.tags},
+        "metrics": {k: round(v, 9) for k, v in sorted(run.data.metrics.items()) if k not in MEASURED},
+        "params": {k: v for k, v in sorted(run.data.params.items()) if k != "closed"},
+        "verdicts": sorted(
+            json.dumps({k: v for k, v in verdict.items() if k != "block"}, sort_keys=True)
+            for name, value in run.data.tags.items()
+            if name.startswith("verdict:")
+            for verdict in json.loads(value)["verdicts"]
+        ),
+    }
+    if kind != "sitting":
+        names = sorted(file.path for file in client.list_artifacts(run.info.run_id))
+        fact["files"] = names
+        if kind == "cell":
+            fact["texts"] = {name: _read_text(client, run, name) for name in names}
+    else:
+        fact["submissions"] = sum(bool(re.match(r"submission:\d+$", name)) for name in run.data.tags)
+    return fact
+
+
+def _read_text(client: MlflowClient, run: Run, name: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        return Path(client.download_artifacts(run.info.run_id, name, folder)).read_text(encoding="utf-8")
