@@ -1,15 +1,20 @@
 """One real MLflow server for the whole test run, also under pytest-xdist."""
 
+import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from tests.engines.variants import prepare_models
+from tipbench.cli import main
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 from tipbench.tracking.opening import open_managed_folder
@@ -63,3 +68,61 @@ def experiment_name() -> str:
 def models_folder() -> Path:
     """A folder with real weights, kept for the next test run."""
     return prepare_models()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command printed and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """What it printed for machines."""
+        return json.loads(self.out)
+
+
+class Cli:
+    """`tipbench …` in this process, with a data folder of its own on the shared MLflow server."""
+
+    def __init__(
+        self, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.home = home
+        self._capsys = capsys
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, *arguments: str) -> Outcome:
+        """Runs the command."""
+        self._monkeypatch.setattr(sys, "argv", ["tipbench", *arguments])
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        printed = self._capsys.readouterr()
+        code = stopped.value.code
+        return Outcome(code if isinstance(code, int) else 0, printed.out, printed.err)
+
+    def ok(self, *arguments: str) -> Outcome:
+        """The same, and it must succeed."""
+        outcome = self(*arguments)
+        assert outcome.code == 0, outcome.out + outcome.err
+        return outcome
+
+
+@pytest.fixture
+def cli(
+    mlflow_url: str,
+    models_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Cli:
+    """The command line as a user has it, with real weights."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "models").symlink_to(models_folder)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIPBENCH_HOME", str(home))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_url)
+    return Cli(home, capsys, monkeypatch)

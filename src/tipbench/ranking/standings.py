@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import isfinite
 from statistics import fmean
 from typing import Literal
@@ -22,8 +23,9 @@ NAME_OF: dict[By, Callable[[CellFacts], str]] = {
 
 
 class Interval(Record):
-    """A difference between two arms with its 95 % interval."""
+    """How far `name` is ahead of `to`, with the 95 % interval."""
 
+    name: str
     to: str
     difference: float
     low: float
@@ -67,6 +69,7 @@ class Report(Record):
     highest: float
     winner: str | None
     standings: tuple[Standing, ...]
+    pairs: tuple[Interval, ...]
     set_aside: tuple[str, ...]
     remarks: tuple[str, ...]
 
@@ -111,6 +114,7 @@ def make_report(evidence: Evidence, *, experiment: str, rubric: Rubric, by: By =
         highest=rubric.highest,
         winner=None if board.winner is None else str(board.winner),
         standings=tuple(lines),
+        pairs=_all_pairs(board),
         set_aside=tuple(sorted(str(arm) for arm in board.set_aside)) if board.estimate else (),
         remarks=tuple(_remarks(evidence, board)),
     )
@@ -183,14 +187,22 @@ def _standing(group: _Group, *, board: Leaderboard, best: object, rubric: Rubric
 
 def _against_best(name: str, board: Leaderboard, best: object) -> Interval | None:
     """The difference to the best arm; for the best one to the second."""
-    ranked = list(board.estimate)
+    ranked = [str(arm) for arm in board.estimate]
     if name not in ranked or len(ranked) < 2:
         return None
-    to = ranked[1] if name == best else ranked[0]
+    return _interval(board, name, ranked[1] if name == best else ranked[0])
+
+
+def _all_pairs(board: Leaderboard) -> tuple[Interval, ...]:
+    pairs = combinations([str(arm) for arm in board.estimate], 2)
+    return tuple(found for a, b in pairs if (found := _interval(board, a, b)) is not None)
+
+
+def _interval(board: Leaderboard, name: str, to: str) -> Interval | None:
     pair = board.pairs[name, to]
     if not (isfinite(pair.low) and isfinite(pair.high)):
         return None
-    return Interval(to=str(to), difference=pair.difference, low=pair.low, high=pair.high)
+    return Interval(name=name, to=to, difference=pair.difference, low=pair.low, high=pair.high)
 
 
 def _mean_metric(cells: Iterable[StoredCell], name: str) -> float | None:

@@ -37,7 +37,8 @@ def next_batch(
     plan = _Plan(table, np.random.default_rng(seed))
     if k < 1 or len(table.arms) < 2:
         return []
-    chances = best_chances(table, seed)
+    # The seed draws candidates only: whether an arm is dropped must not depend on it.
+    chances = best_chances(table, seed=0)
     chosen: list[Next] = []
     while len(chosen) < k:
         begun = plan.whole_blocks() >= FIRST_BLOCKS

@@ -10,8 +10,8 @@ from tipbench.stats.scores import Floats, ScoreLike, Table, read_scores
 
 INTERACTION = 0.15
 """Variance of what one arm makes of one scenario, as a share of a single verdict's variance."""
-DRAWS = 4000
-_SPREADS = np.geomspace(0.05, 2.0, 24) ** 2
+DRAWS = 8000
+_SPREADS = np.linspace(0.05, 2.0, 40) ** 2
 """Variances of the arms that are thought possible, as shares of a single verdict's variance."""
 
 
@@ -22,11 +22,11 @@ def p_best(scores: Iterable[ScoreLike], seed: int = 0) -> dict[Hashable, float]:
         BadScores: a score is not a finite number, or one candidate has two scores of one tier.
     """
     table = read_scores(scores)
-    chances = best_chances(table, seed)
+    chances = best_chances(table, seed=seed)
     return {arm: float(chance) for arm, chance in zip(table.arms, chances, strict=True)}
 
 
-def best_chances(table: Table, seed: int) -> Floats:
+def best_chances(table: Table, *, seed: int) -> Floats:
     """The probability of being the best, in the table's order of arms.
 
     A mixed model: arm effects with a spread that the data decide, one level per scenario and sitting, so that

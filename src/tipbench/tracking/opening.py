@@ -34,7 +34,7 @@ def open_tracking(
             token=settings.mlflow_token,
         )
         rest, how, name = Rest(settings.mlflow_url, access=access, limits=limits), "as set", ""
-    elif _answers_as_mlflow(DEFAULT_URL):
+    elif answers_as_mlflow(DEFAULT_URL):
         rest, how, name = Rest(DEFAULT_URL, limits=limits), "found there", ""
     else:
         server = open_managed_folder(settings.home).start()
@@ -70,7 +70,8 @@ def _check_entry(rest: Rest) -> str:
     return version
 
 
-def _answers_as_mlflow(url: str) -> bool:
+def answers_as_mlflow(url: str) -> bool:
+    """Whether an MLflow server is there."""
     rest = Rest(url, limits=TimeLimits(connect_seconds=1, call_seconds=3))
     try:
         rest.read_version()

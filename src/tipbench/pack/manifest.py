@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import Field, ValidationError
 
-from tipbench.pack_check import NAME, Findings, StrictLine, explain
+from tipbench.pack.check import NAME, Findings, StrictLine, explain
 from tipbench.records import SCHEMA, Flag, FlagRule, Record, Rubric, Scale
 
 _METRIC = re.compile(r"[a-z][a-z0-9_]{0,39}")

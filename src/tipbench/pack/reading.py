@@ -9,10 +9,10 @@ from math import ceil
 from pathlib import Path
 
 from tipbench.errors import PackError, UsageError
-from tipbench.pack_anchors import FILE as ANCHORS
-from tipbench.pack_anchors import read_anchors, seal_lines
-from tipbench.pack_check import PLACEHOLDER, Findings, Mistake, read_prompts, read_scenarios
-from tipbench.pack_manifest import make_rubric, read_manifest
+from tipbench.pack.anchors import FILE as ANCHORS
+from tipbench.pack.anchors import read_anchors, seal_lines
+from tipbench.pack.check import PLACEHOLDER, Findings, Mistake, read_prompts, read_scenarios
+from tipbench.pack.manifest import make_rubric, read_manifest
 from tipbench.records import Pack, Prompt, Scenario
 
 REQUIRED = ("pack.toml", "rubric.md", "scenarios.jsonl")

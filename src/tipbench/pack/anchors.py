@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import Field, ValidationError
 
 from tipbench.candidates import clean_text
-from tipbench.pack_check import NAME, Findings, StrictLine, read_lines
+from tipbench.pack.check import NAME, Findings, StrictLine, read_lines
 from tipbench.records import Anchor, Rubric, Scenario
 
 FILE = "anchors.jsonl"

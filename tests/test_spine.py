@@ -1,0 +1,276 @@
+"""The spine end to end: collect → export → a judge who sees only the file → apply → compare."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Cli
+from tests.small_pack import write_small_pack
+from tests.text_judge import judge_file
+from tipbench.settings import Settings
+from tipbench.tracking import open_tracking
+
+
+@pytest.fixture(scope="session")
+def base(mlflow_url: str, models_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A small collected experiment that other tests copy with --reuse-from: generated once."""
+    work = tmp_path_factory.mktemp("base")
+    (work / "home").mkdir()
+    (work / "home" / "models").symlink_to(models_folder)
+    pack = write_small_pack(work / "pack")
+    name = f"base-{work.name}-{id(work)}"
+    from tests.collecting import collect_into
+
+    settings = Settings(
+        home=work / "home",
+        mlflow_url=mlflow_url,
+        experiment=name,
+        pack=str(pack),
+        models="smollm2",
+        prompts="v1",
+        n_tips=3,
+    )
+    collect_into(settings)
+    return name, pack
+
+
+@pytest.fixture
+def collected(cli: Cli, base: tuple[str, Path], experiment_name: str) -> str:
+    """A fresh experiment with two cells of three slots."""
+    name, pack = base
+    cli.ok(*SMALL, "--pack", str(pack), "--experiment", experiment_name, "--reuse-from", name)
+    return experiment_name
+
+
+SMALL = ("collect", "--models", "smollm2", "--prompts", "v1", "--n-tips", "3")
+
+
+def sections(path: Path) -> list[Any]:
+    return json.loads(path.read_text())["sections"]
+
+
+def fill(path: Path, *, items: int | None = None, score: int = 3, judged_by: str | None = None) -> None:
+    """Gives the first `items` items of each section the same scores."""
+    sheet = json.loads(path.read_text())
+    for section in sheet["sections"]:
+        section["judged_by"] = judged_by or section["judged_by"]
+        for item in section["items"][:items]:
+            item["scores"] = dict.fromkeys(item["scores"], score)
+    path.write_text(json.dumps(sheet))
+
+
+def test_a_second_collect_generates_nothing(cli: Cli, collected: str, base: tuple[str, Path]) -> None:
+    outcome = cli.ok(*SMALL, "--pack", str(base[1]), "--experiment", collected, "--json")
+    assert json.loads(outcome.out.splitlines()[-1]) == {
+        "event": "done",
+        "collected": 0,
+        "cells": 2,
+        "left": 0,
+    }
+
+
+def test_a_dry_run_says_what_is_missing_and_makes_nothing(cli: Cli, base: tuple[str, Path]) -> None:
+    outcome = cli.ok(*SMALL, "--pack", str(base[1]), "--experiment", "never-made", "--dry-run", "--json")
+    plan = json.loads(outcome.out)
+    assert (plan["cells"], plan["generate"]) == (2, 2)
+    assert plan["estimated_seconds"] > 0
+    assert cli("compare", "--experiment", "never-made").code == 2
+
+
+def test_before_any_verdict_the_board_shows_what_code_knows(cli: Cli, collected: str) -> None:
+    outcome = cli("compare", "--experiment", collected, "--json")
+    assert outcome.code == 4
+    report = outcome.json()
+    (line,) = report["standings"]
+    assert (report["judged"], report["winner"], line["composite"]) == (0, None, None)
+    assert line["latency_seconds"] > 0
+    assert set(line["computed"]) == {"format_ok", "overlong"}
+    assert f"judged 0 of {report['candidates']}" in cli("compare", "--experiment", collected).out
+
+
+def test_a_judged_sheet_counts_and_applying_it_again_changes_nothing(cli: Cli, collected: str) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    judge_file(Path("sheet.json"))
+    first = cli.ok("judge", "--apply", "sheet.json", "--json").json()
+    assert [section["outcome"] for section in first] == ["accepted"]
+    report = cli("compare", "--experiment", collected, "--json").json()
+    assert report["judged"] == report["candidates"]
+    assert report["waiting"] == 0
+    again = cli.ok("judge", "--apply", "sheet.json", "--json").json()
+    assert [section["outcome"] for section in again] == ["unchanged"]
+    assert cli("compare", "--experiment", collected, "--json").json() == report
+    cli.ok("judge", "--experiment", collected, "--export", "nothing.json")
+    assert not Path("nothing.json").exists()
+
+
+def test_what_is_with_a_judge_is_handed_to_nobody_else(cli: Cli, collected: str) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "one.json", "--blocks", "2")
+    cli.ok("judge", "--experiment", collected, "--export", "two.json")
+    texts = [
+        [item["id"] for s in sections(Path(name)) for item in s["items"]] for name in ("one.json", "two.json")
+    ]
+    assert texts[0]
+    assert not set(texts[0]) & set(texts[1])
+    status = cli.ok("judge", "status", "--experiment", collected, "--json").json()
+    assert sum(sitting["items"] for sitting in status["sittings"]) == status["candidates"]
+
+
+def test_a_partly_filled_section_stays_open_until_it_is_complete(cli: Cli, collected: str) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    fill(Path("sheet.json"), items=2)
+    applied = cli.ok("judge", "--apply", "sheet.json", "--json").json()
+    assert [(s["outcome"], s["answered"]) for s in applied] == [("open", 2)]
+    assert cli("compare", "--experiment", collected, "--json").json()["judged"] == 0
+    fill(Path("sheet.json"))
+    applied = cli.ok("judge", "--apply", "sheet.json", "--json").json()
+    assert [s["outcome"] for s in applied] == ["accepted"]
+    assert cli("compare", "--experiment", collected, "--json").json()["waiting"] == 0
+
+
+def test_closing_a_partly_filled_section_counts_complete_blocks_and_gives_the_rest_back(
+    cli: Cli, collected: str
+) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    count = len(sections(Path("sheet.json"))[0]["items"])
+    fill(Path("sheet.json"), items=count - 1)
+    cli.ok("judge", "--apply", "sheet.json", "--close")
+    report = cli("compare", "--experiment", collected, "--json").json()
+    assert report["judged"] + report["waiting"] == report["candidates"]
+    status = cli.ok("judge", "status", "--experiment", collected, "--json").json()
+    assert [s["state"] for s in status["sittings"]] == ["accepted"]
+    if report["waiting"]:
+        cli.ok("judge", "--experiment", collected, "--export", "rest.json")
+        assert sections(Path("rest.json"))
+
+
+def test_other_answers_after_the_close_are_kept_but_do_not_count(cli: Cli, collected: str) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    fill(Path("sheet.json"), score=2)
+    cli.ok("judge", "--apply", "sheet.json")
+    before = cli("compare", "--experiment", collected, "--json").json()
+    fill(Path("sheet.json"), score=5)
+    applied = cli.ok("judge", "--apply", "sheet.json", "--json").json()
+    assert "revision" in applied[0]["outcome"]
+    assert cli("compare", "--experiment", collected, "--json").json() == before
+    status = cli.ok("judge", "status", "--experiment", collected, "--json").json()
+    assert status["sittings"][0]["submissions"] == 2
+
+
+def test_a_second_judge_on_the_same_sheet_makes_doubles_not_verdicts_of_the_board(
+    cli: Cli, collected: str
+) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    fill(Path("sheet.json"), score=2)
+    cli.ok("judge", "--apply", "sheet.json")
+    before = cli("compare", "--experiment", collected, "--json").json()
+    fill(Path("sheet.json"), score=5, judged_by="anna")
+    cli.ok("judge", "--apply", "sheet.json")
+    cli.ok("judge", "--apply", "sheet.json")
+    after = cli("compare", "--experiment", collected, "--json").json()
+    assert after["standings"] == before["standings"]
+    assert any("doubles" in remark for remark in after["remarks"])
+    status = cli.ok("judge", "status", "--experiment", collected, "--json").json()
+    assert [(s["judged_by"], s["drawn"]) for s in status["sittings"]] == [
+        ("claude-code-session", "block"),
+        ("anna", "second"),
+    ]
+
+
+def test_closing_judging_ends_the_waiting(cli: Cli, collected: str) -> None:
+    cli.ok("judge", "close", "--experiment", collected, "--reason", "enough seen")
+    report = cli("compare", "--experiment", collected, "--json").json()
+    assert (report["waiting"], report["judging_closed"]) == (0, True)
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    assert not Path("sheet.json").exists()
+
+
+def test_a_changed_prompt_under_an_old_name_is_refused_until_one_is_retired(
+    cli: Cli, collected: str, base: tuple[str, Path], tmp_path: Path
+) -> None:
+    pack = write_small_pack(tmp_path / "changed")
+    prompt = pack / "prompts" / "v1.md"
+    prompt.write_text(prompt.read_text().replace("exactly", "just"))
+    cli.ok(*SMALL, "--pack", str(pack), "--experiment", collected)
+    refused = cli("compare", "--experiment", collected)
+    assert refused.code == 1
+    assert "'v1' has 2 contents" in refused.err
+    assert cli("judge", "--experiment", collected, "--export", "sheet.json").code == 1
+    commands = [
+        line.strip() for line in refused.err.splitlines() if line.strip().startswith("tipbench retire")
+    ]
+    assert len(commands) == 2
+    value = commands[0].rsplit(" ", 1)[1]
+    cli.ok("retire", "--experiment", collected, "--prompt", value)
+    report = cli("compare", "--experiment", collected, "--json")
+    assert report.code == 4
+    assert report.json()["standings"][0]["cells"] == 2
+
+
+def test_the_official_client_reads_what_we_wrote(cli: Cli, collected: str, mlflow_url: str) -> None:
+    from tests.official import search_official
+
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    waiting = search_official(
+        mlflow_url, collected, "tags.judge_pending = 'true' and tags.judge_kind = 'claude-code'"
+    )
+    assert waiting
+    assert {run["params.scenario"] for run in waiting} <= {"nurse-morning", "student-evening"}
+    judge_file(Path("sheet.json"))
+    cli.ok("judge", "--apply", "sheet.json")
+    assert not search_official(mlflow_url, collected, "tags.judge_pending = 'true'")
+    judged = search_official(mlflow_url, collected, "tags.rubric = 'tip-v1' and metrics.composite > 0")
+    assert judged
+    for run in judged:
+        parts = [run[f"metrics.{name}"] for name in ("relevance", "actionability", "tone")]
+        flags = 2 * run["metrics.format_ok"] - run["metrics.overlong"]
+        assert run["metrics.composite"] == pytest.approx(sum(parts) + flags)
+        assert run["tags.judged_by"] == "claude-code-session"
+        assert run["status"] == "FINISHED"
+
+
+def test_everything_can_be_rebuilt_from_mlflow_alone(cli: Cli, collected: str, tmp_path: Path) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    judge_file(Path("sheet.json"))
+    cli.ok("judge", "--apply", "sheet.json")
+    report = cli("compare", "--experiment", collected, "--json").json()
+    elsewhere = tmp_path / "another data folder"
+    assert cli("compare", "--experiment", collected, "--json", "--home", str(elsewhere)).json() == report
+
+
+def test_raw_numbers_can_be_had_in_bulk(cli: Cli, collected: str, mlflow_url: str) -> None:
+    from tipbench.tracking import search_runs
+
+    runs = search_runs(collected, url=mlflow_url)
+    assert sum(run.tags.get("tipbench.kind") == "cell" for run in runs) == 2
+
+
+def test_the_pack_is_read_from_the_store_not_from_disk(
+    cli: Cli, base: tuple[str, Path], experiment_name: str, tmp_path: Path
+) -> None:
+    pack = write_small_pack(tmp_path / "gone")
+    cli.ok(*SMALL, "--pack", str(pack), "--experiment", experiment_name, "--reuse-from", base[0])
+    for path in sorted(pack.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    cli.ok("judge", "--experiment", experiment_name, "--export", "sheet.json")
+    judge_file(Path("sheet.json"))
+    cli.ok("judge", "--apply", "sheet.json")
+    assert cli("compare", "--experiment", experiment_name, "--json").json()["waiting"] == 0
+
+
+def test_an_expired_section_counts_its_complete_blocks(cli: Cli, collected: str, settings: Settings) -> None:
+    from tests.collecting import shift_clock
+    from tipbench.judging.handout import LEASE_MS, Request
+    from tipbench.judging.phase import Judging
+
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    fill(Path("sheet.json"), items=3)
+    cli.ok("judge", "--apply", "sheet.json")
+    with open_tracking(settings) as tracking:
+        later = Judging(tracking, shift_clock(LEASE_MS + 60_000), cli.home / "locks")
+        later.hand_out(Path("rest.json"), Request("later"), experiment=collected)
+        status = later.status(experiment=collected)
+    assert status.sittings[0].state in {"accepted", "expired"}
+    handed = sum(sitting.items for sitting in status.sittings[1:])
+    assert handed + status.judged == status.candidates
