@@ -8,6 +8,9 @@ from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 from tipbench.tracking.stamps import Stamps
 
+SMALL = ("collect", "--models", "smollm2", "--prompts", "v1", "--n-tips", "3")
+"""What the experiment of the fixture `collected` was collected with."""
+
 
 def collect_into(settings: Settings) -> int:
     """Collects what the settings ask for; returns how many cells were made."""

@@ -13,7 +13,9 @@ from uuid import uuid4
 
 import pytest
 
+from tests.collecting import SMALL, collect_into
 from tests.engines.variants import prepare_models
+from tests.small_pack import write_small_pack
 from tipbench.cli import main
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
@@ -126,3 +128,32 @@ def cli(
     monkeypatch.setenv("TIPBENCH_HOME", str(home))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_url)
     return Cli(home, capsys, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def base(mlflow_url: str, models_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A small collected experiment that other tests copy with --reuse-from: generated once."""
+    work = tmp_path_factory.mktemp("base")
+    (work / "home").mkdir()
+    (work / "home" / "models").symlink_to(models_folder)
+    pack = write_small_pack(work / "pack")
+    name = f"base-{work.name}-{id(work)}"
+    settings = Settings(
+        home=work / "home",
+        mlflow_url=mlflow_url,
+        experiment=name,
+        pack=str(pack),
+        models="smollm2",
+        prompts="v1",
+        n_tips=3,
+    )
+    collect_into(settings)
+    return name, pack
+
+
+@pytest.fixture
+def collected(cli: Cli, base: tuple[str, Path], experiment_name: str) -> str:
+    """A fresh experiment with two cells of three slots."""
+    name, pack = base
+    cli.ok(*SMALL, "--pack", str(pack), "--experiment", experiment_name, "--reuse-from", name)
+    return experiment_name

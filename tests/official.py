@@ -1,12 +1,14 @@
 """What the official MLflow client reads: a dump of an experiment's facts without ids and times."""
 
 import json
+import os
 import re
 import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
+os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import mlflow
@@ -81,7 +83,13 @@ def search_official(url: str, experiment: str, query: str) -> list[dict[str, Any
     before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(url)
     try:
-        frame = mlflow.search_runs(experiment_names=[experiment], filter_string=query)
+        found = mlflow.search_runs(experiment_names=[experiment], filter_string=query, output_format="list")
     finally:
         mlflow.set_tracking_uri(before)
-    return frame.to_dict("records")
+    return [
+        {f"params.{k}": v for k, v in run.data.params.items()}
+        | {f"metrics.{k}": v for k, v in run.data.metrics.items()}
+        | {f"tags.{k}": v for k, v in run.data.tags.items()}
+        | {"status": run.info.status}
+        for run in found
+    ]

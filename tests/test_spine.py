@@ -2,63 +2,19 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.collecting import SMALL, shift_clock
 from tests.conftest import Cli
+from tests.official import search_official
+from tests.sheets import fill, sections
 from tests.small_pack import write_small_pack
 from tests.text_judge import judge_file
+from tipbench.judging.handout import LEASE_MS, Request
+from tipbench.judging.phase import Judging
 from tipbench.settings import Settings
-from tipbench.tracking import open_tracking
-
-
-@pytest.fixture(scope="session")
-def base(mlflow_url: str, models_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """A small collected experiment that other tests copy with --reuse-from: generated once."""
-    work = tmp_path_factory.mktemp("base")
-    (work / "home").mkdir()
-    (work / "home" / "models").symlink_to(models_folder)
-    pack = write_small_pack(work / "pack")
-    name = f"base-{work.name}-{id(work)}"
-    from tests.collecting import collect_into
-
-    settings = Settings(
-        home=work / "home",
-        mlflow_url=mlflow_url,
-        experiment=name,
-        pack=str(pack),
-        models="smollm2",
-        prompts="v1",
-        n_tips=3,
-    )
-    collect_into(settings)
-    return name, pack
-
-
-@pytest.fixture
-def collected(cli: Cli, base: tuple[str, Path], experiment_name: str) -> str:
-    """A fresh experiment with two cells of three slots."""
-    name, pack = base
-    cli.ok(*SMALL, "--pack", str(pack), "--experiment", experiment_name, "--reuse-from", name)
-    return experiment_name
-
-
-SMALL = ("collect", "--models", "smollm2", "--prompts", "v1", "--n-tips", "3")
-
-
-def sections(path: Path) -> list[Any]:
-    return json.loads(path.read_text())["sections"]
-
-
-def fill(path: Path, *, items: int | None = None, score: int = 3, judged_by: str | None = None) -> None:
-    """Gives the first `items` items of each section the same scores."""
-    sheet = json.loads(path.read_text())
-    for section in sheet["sections"]:
-        section["judged_by"] = judged_by or section["judged_by"]
-        for item in section["items"][:items]:
-            item["scores"] = dict.fromkeys(item["scores"], score)
-    path.write_text(json.dumps(sheet))
+from tipbench.tracking import open_tracking, search_runs
 
 
 def test_a_second_collect_generates_nothing(cli: Cli, collected: str, base: tuple[str, Path]) -> None:
@@ -209,8 +165,6 @@ def test_a_changed_prompt_under_an_old_name_is_refused_until_one_is_retired(
 
 
 def test_the_official_client_reads_what_we_wrote(cli: Cli, collected: str, mlflow_url: str) -> None:
-    from tests.official import search_official
-
     cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
     waiting = search_official(
         mlflow_url, collected, "tags.judge_pending = 'true' and tags.judge_kind = 'claude-code'"
@@ -240,8 +194,6 @@ def test_everything_can_be_rebuilt_from_mlflow_alone(cli: Cli, collected: str, t
 
 
 def test_raw_numbers_can_be_had_in_bulk(cli: Cli, collected: str, mlflow_url: str) -> None:
-    from tipbench.tracking import search_runs
-
     runs = search_runs(collected, url=mlflow_url)
     assert sum(run.tags.get("tipbench.kind") == "cell" for run in runs) == 2
 
@@ -260,10 +212,6 @@ def test_the_pack_is_read_from_the_store_not_from_disk(
 
 
 def test_an_expired_section_counts_its_complete_blocks(cli: Cli, collected: str, settings: Settings) -> None:
-    from tests.collecting import shift_clock
-    from tipbench.judging.handout import LEASE_MS, Request
-    from tipbench.judging.phase import Judging
-
     cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
     fill(Path("sheet.json"), items=3)
     cli.ok("judge", "--apply", "sheet.json")

@@ -81,7 +81,8 @@ def _free_slots(
     cells: Sequence[StoredCell], taken: Mapping[str, Set[int]], rng: random.Random
 ) -> dict[str, list[list[Member]]]:
     free: dict[str, list[list[Member]]] = {}
-    for cell in sorted(cells, key=lambda cell: cell.run.run_id):
+    # By content key, not by run id: the same seed then draws the same blocks on any server.
+    for cell in sorted(cells, key=lambda cell: cell.facts.key):
         slots = [
             Member(cell, slot)
             for slot in range(len(cell.facts.slots))

@@ -78,8 +78,17 @@ class ManagedFolder:
             if server is not None:
                 return server
             if self._process_lives():
-                return self._wait_until_ready(self._expect_file())
-            return self._wait_until_ready(self._spawn(known))
+                server = self._wait_until_ready(self._expect_file())
+                if server is not None:
+                    return server
+                # It was dying, not starting: a killed server takes a moment to be gone.
+            server = self._wait_until_ready(self._spawn(known))
+            if server is None:
+                raise TrackingUnavailable(
+                    f"the local MLflow server ended while it started: {self._last_words()}",
+                    hint=f"Its log: {self.log}",
+                )
+            return server
 
     def stop(self) -> bool:
         """Ends the server and waits until it is gone; False if none was running."""
@@ -128,16 +137,14 @@ class ManagedFolder:
         self._write_file(file)
         return file
 
-    def _wait_until_ready(self, file: ServerFile) -> ManagedServer:
+    def _wait_until_ready(self, file: ServerFile) -> ManagedServer | None:
+        """The server when it answers; None if its process ends instead."""
         for _ in range(int(START_SECONDS / POLL_SECONDS)):
             server = _ask(file)
             if server is not None:
                 return server
             if not self._process_lives():
-                raise TrackingUnavailable(
-                    f"the local MLflow server ended while it started: {self._last_words()}",
-                    hint=f"Its log: {self.log}",
-                )
+                return None
             time.sleep(POLL_SECONDS)
         raise TrackingUnavailable(
             f"the local MLflow server (process {file.pid}) does not answer at {file.url}",

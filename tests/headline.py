@@ -1,0 +1,101 @@
+"""The headline: 4 models × 3 prompts × 4 scenarios = 48 cells, judged by a script that sees only the file."""
+
+from dataclasses import dataclass
+
+from tests.collecting import collect_into
+from tests.engines.variants import prepare_models
+from tests.text_judge import judge_file
+from tipbench.cli.session import make_stamps
+from tipbench.collect import Store, collect_cells, plan_collect
+from tipbench.engines import open_engines
+from tipbench.grid import prepare_grid
+from tipbench.judging.handout import Request
+from tipbench.judging.phase import Judging
+from tipbench.ranking.compare import compare_experiment
+from tipbench.ranking.standings import Interval, Report
+from tipbench.settings import Settings
+from tipbench.tracking import open_tracking
+from tipbench.tracking.stamps import Stamps
+
+ORIGINAL, SAME, WORSE, SALAD = "smollm2", "smollm2-q8_0", "smollm2-prune6", "smollm2-sim2"
+CELLS = 48
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What came out of one seed."""
+
+    by_model: Report
+    by_arm: Report
+    shuffled: Report
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Model → mean composite."""
+        return {s.name: s.composite for s in self.by_model.standings if s.composite is not None}
+
+    @property
+    def same_minus_original(self) -> Interval:
+        """The pair that must not be told apart."""
+        pair = next(p for p in self.by_model.pairs if {p.name, p.to} == {SAME, ORIGINAL})
+        if pair.name == SAME:
+            return pair
+        return Interval(name=SAME, to=ORIGINAL, difference=-pair.difference, low=-pair.high, high=-pair.low)
+
+
+def run_headline(settings: Settings, *, seed: int) -> Headline:
+    """Collects, exports, judges, applies and compares; then once more with shuffled scores."""
+    settings = settings.model_copy(
+        update={
+            "models": ",".join((ORIGINAL, SAME, WORSE, SALAD)),
+            "n_scenarios": 4,
+            "seed": seed,
+            "experiment": f"{settings.experiment}-seed-{seed}",
+        }
+    )
+    link = settings.models_folder
+    if not link.exists():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(prepare_models("q8_0", "prune:6", "sim2"))
+    collect_into(settings)
+    judge(settings, seed=seed, shuffle=False)
+    copy = settings.model_copy(update={"experiment": f"{settings.experiment}-shuffled"})
+    copy_cells(settings.experiment, copy)
+    judge(copy, seed=seed, shuffle=True)
+    with open_tracking(settings) as tracking:
+        return Headline(
+            by_model=compare_experiment(tracking, settings.experiment, by="model"),
+            by_arm=compare_experiment(tracking, settings.experiment, by="arm"),
+            shuffled=compare_experiment(tracking, copy.experiment, by="arm"),
+        )
+
+
+def judge(settings: Settings, *, seed: int, shuffle: bool) -> None:
+    """Exports everything, has it judged, applies it. Ids are seeded: the same seed draws the same blocks."""
+    sheet = settings.home / f"{settings.experiment}.json"
+    with open_tracking(settings) as tracking:
+        judging = Judging(tracking, seeded_stamps(seed), settings.home / "locks")
+        judging.hand_out(sheet, Request("text-judge"), experiment=settings.experiment)
+        judge_file(sheet, shuffle_seed=seed if shuffle else None)
+        judging.take_in(sheet, experiment=None, judged_by=None, close=False)
+
+
+def copy_cells(source: str, settings: Settings) -> None:
+    """The same cells in another experiment, nothing generated."""
+    engines = open_engines(settings, report=print)
+    with open_tracking(settings) as tracking:
+        cells = prepare_grid(settings, find_model=engines.admit)
+        experiment = tracking.ensure_experiment(settings.experiment)
+        plan = plan_collect(
+            cells, tracking=tracking, experiment=experiment, reuse_from=tracking.find_experiment(source)
+        )
+        store = Store(tracking, experiment, make_stamps(), settings.judge_kind)
+        assert not plan.to_generate
+        assert len(list(collect_cells(plan, store=store, engine_of=engines.engine_of))) == len(plan.missing)
+        tracking.flush()
+
+
+def seeded_stamps(seed: int) -> Stamps:
+    """The real clock, and ids that repeat."""
+    count = iter(range(10**6))
+    return Stamps(now_ms=make_stamps().now_ms, new_id=lambda: f"headline-{seed}-{next(count):06}")

@@ -1,0 +1,129 @@
+"""The table of bars."""
+
+from dataclasses import replace
+
+from tests.stats.bars import (
+    Bar,
+    calibration,
+    coverage,
+    drift_alarm,
+    drift_correction,
+    false_promotion,
+    false_promotion_with_looks,
+    flagged_pairs,
+    invariance,
+    promotion,
+    race,
+    ties,
+)
+from tests.stats.simulator import Setting
+
+SPREAD = Setting()
+NULL = Setting(world="null")
+NOISY = Setting(noisy_arm=2.0)
+
+
+def _coverage_bars() -> list[Bar]:
+    bars: list[Bar] = []
+    for verdicts in (48, 96, 192):
+        for correlation in (0.3, 0.65):
+            bars.append(
+                Bar(
+                    f"coverage, 8 scenarios, {verdicts} verdicts, correlation {correlation}",
+                    coverage(replace(SPREAD, correlation=correlation), verdicts),
+                    low=0.92 if verdicts == 48 else 0.93,
+                    high=0.97,
+                )
+            )
+    skewed = replace(SPREAD, auto_extra=2.0)
+    bars.append(Bar("coverage, auto +2 for one arm, 96 verdicts", coverage(skewed, 96), low=0.93, high=0.97))
+    bars.append(
+        Bar(
+            "coverage, auto +2 for one arm, pairs with it, 96 verdicts",
+            coverage(skewed, 96, of_arm=0),
+            low=0.93,
+            high=0.97,
+        )
+    )
+    wide = replace(SPREAD, scenarios=50)
+    bars.append(Bar("coverage, 50 scenarios, 600 verdicts", coverage(wide, 600), low=0.93, high=0.97, short=60))
+    bars.append(
+        Bar("coverage, pairs with an arm twice as noisy, 96", coverage(NOISY, 96, of_arm=0), low=0.92)
+    )
+    bars.append(
+        Bar("coverage, pairs with an arm twice as noisy, 192", coverage(NOISY, 192, of_arm=0), low=0.92)
+    )
+    return bars
+
+
+def _gate_bars() -> list[Bar]:
+    biased, skewed = replace(NULL, auto_bias_sd=1.5), replace(NULL, auto_extra=3.0)
+    noisy = replace(NULL, noisy_arm=2.0)
+    return [
+        Bar("false promotion, null, 96 verdicts", false_promotion(NULL, 96, champion=1), high=0.06),
+        Bar("false promotion, null, 192 verdicts", false_promotion(NULL, 192, champion=1), high=0.06),
+        Bar("false promotion, auto biased by sd 1.5", false_promotion(biased, 96, champion=1), high=0.06),
+        Bar("false promotion, auto +3 for one arm", false_promotion(skewed, 96, champion=1), high=0.06),
+        Bar("false promotion, champion twice as noisy", false_promotion(noisy, 96, champion=0), high=0.06),
+        Bar("false promotion, 5 planned looks", false_promotion_with_looks(NULL, 240, 5), high=0.069),
+        Bar("false promotion, 20 planned looks", false_promotion_with_looks(NULL, 240, 20), high=0.069),
+        Bar("true promotion over the median arm, 192", promotion(SPREAD, 192, wrong=False), low=0.33),
+        Bar("wrong promotion over the median arm, 192", promotion(SPREAD, 192, wrong=True), high=0.02),
+    ]
+
+
+def _tie_bars() -> list[Bar]:
+    twins = Setting(world="twins")
+    return [
+        *(
+            Bar(f"true best tied for first, {world}, 96", ties(Setting(world=world), 96, "best"), low=0.936)
+            for world in ("null", "spread", "clear", "close3", "twins")
+        ),
+        *(
+            Bar(f"all rank sets right, {world}, 96", ties(Setting(world=world), 96, "ranks"), low=0.936)
+            for world in ("null", "spread", "clear", "close3", "twins")
+        ),
+        Bar("arms tied for first, spread, 96", ties(SPREAD, 96, "size"), high=9.0, percent=False),
+        Bar("arms tied for first, twins, 192", ties(twins, 192, "size"), high=4.5, percent=False),
+        Bar("mean top P(best) − hit rate, spread, 96", calibration(SPREAD, 96), low=-0.08, high=0.08),
+        Bar("mean top P(best) − hit rate, spread, 192", calibration(SPREAD, 192), low=-0.08, high=0.08),
+    ]
+
+
+def _judge_bars() -> list[Bar]:
+    bars: list[Bar] = []
+    for anchors, seen in ((4, 0.60), (6, 0.85)):
+        bars += [
+            Bar(f"{anchors} anchors: false alarms", drift_alarm(anchors, 0.0), high=0.045),
+            Bar(f"{anchors} anchors: +2 seen", drift_alarm(anchors, 2.0), low=seen),
+            Bar(
+                f"{anchors} anchors: rms of the corrected offset (sd .5)",
+                drift_correction(anchors),
+                high=0.82,
+                percent=False,
+            ),
+        ]
+    bars.append(Bar("fresh pairs flagged by Δ", flagged_pairs(SPREAD, 96), low=0.02, high=0.10))
+    return bars
+
+
+BARS = [
+    Bar("shifts and order: largest change", invariance, high=1e-8, percent=False, short=40),
+    *_coverage_bars(),
+    *_gate_bars(),
+    *_tie_bars(),
+    *_judge_bars(),
+]
+
+RACES = [
+    Bar("next_batch ÷ uniform, clear", race("clear", "verdicts"), high=0.75, percent=False, short=40),
+    Bar("next_batch ÷ uniform, close3", race("close3", "verdicts"), high=1.05, percent=False, short=20),
+    Bar("good winners, next_batch − uniform, clear", race("clear", "good"), low=-0.02, high=0.02, short=40),
+    Bar("good winners, next_batch − uniform, close3", race("close3", "good"), low=-0.05, high=0.05, short=20),
+]
+"""They take long; both figures of a world come from the same campaigns in the full table."""
+
+
+def bar_named(name: str) -> Bar:
+    """The bar of that name."""
+    return next(bar for bar in [*BARS, *RACES] if bar.name == name)
