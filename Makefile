@@ -54,6 +54,10 @@ test-slow: setup
 test-faults: setup
 	$(BIN)/pytest -m faults
 
+bench: setup
+	$(BIN)/python -m benchmarks.headline
+	$(BIN)/python -m benchmarks.stats_bars
+
 requirements: $(BIN)/uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --all-extras pyproject.toml -o requirements.txt
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --all-extras --group dev -c requirements.txt pyproject.toml -o requirements-dev.txt

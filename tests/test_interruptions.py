@@ -1,6 +1,8 @@
 """MLflow goes away, is another one, or refuses: nothing lost, nothing doubled, nothing in the wrong place."""
 
+import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -151,6 +153,31 @@ def _run_sql(server: ManagedFolder, statement: str) -> None:
     with sqlite3.connect(server.folder / "mlflow.db", timeout=30) as database:
         database.execute(statement)
     database.close()
+
+
+def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(small: Settings, tmp_path: Path) -> None:
+    environment = os.environ | {
+        "TIPBENCH_HOME": str(small.home),
+        "MLFLOW_TRACKING_URI": small.mlflow_url or "",
+    }
+    command = [sys.executable, "-m", "tipbench", "collect", "--models", "smollm2", "--prompts", "v1"]
+    command += ["--pack", small.pack, "--experiment", small.experiment, "--n-tips", "2", "--json"]
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    assert process.stdout is not None
+    assert '"event": "cell"' in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    if process.returncode == 0:
+        pytest.skip("the collect was over before the signal came")
+    assert process.returncode == 1, out + err
+    assert "stopped" in err
+    assert "Traceback" not in err
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert json.loads(again.stdout.splitlines()[-1])["collected"] <= 1
+    facts = read_facts(small.mlflow_url or "", small.experiment)
+    assert sum(run["tags"]["tipbench.kind"] == "cell" for run in facts["runs"]) == 2
 
 
 def test_eight_commands_at_once_start_one_server(tmp_path: Path) -> None:

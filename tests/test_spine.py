@@ -222,3 +222,26 @@ def test_an_expired_section_counts_its_complete_blocks(cli: Cli, collected: str,
     assert status.sittings[0].state in {"accepted", "expired"}
     handed = sum(sitting.items for sitting in status.sittings[1:])
     assert handed + status.judged == status.candidates
+
+
+def test_no_byte_of_an_export_names_who_wrote_what(
+    cli: Cli, base: tuple[str, Path], experiment_name: str, tmp_path: Path, mlflow_url: str
+) -> None:
+    pack = write_small_pack(tmp_path / "renamed")
+    (pack / "prompts" / "v1.md").rename(pack / "prompts" / "zq-prompt-7.md")
+    model = tmp_path / "zq-model-9.gguf"
+    model.symlink_to(next((cli.home / "models").glob("SmolLM2*.gguf")).resolve())
+    collect = ("collect", "--models", str(model), "--prompts", "zq-prompt-7", "--n-tips", "3")
+    renamed = ("--pack", str(pack), "--experiment", experiment_name, "--reuse-from", base[0])
+    assert "0 to generate" in cli.ok(*collect, *renamed).out
+    cli.ok("judge", "--experiment", experiment_name, "--export", "sheet.json")
+    exported = Path("sheet.json").read_bytes() + Path("sheet.schema.json").read_bytes()
+    runs = search_runs(experiment_name, url=mlflow_url)
+    secrets = {"zq-prompt-7", "zq-model-9", "zq-model", "zq-prompt"} | {run.run_id for run in runs}
+    for run in runs:
+        secrets |= {run.tags[name] for name in ("tipbench.key", "tipbench.attempt") if name in run.tags}
+        if run.tags["tipbench.kind"] == "cell":
+            facts = json.loads(run.tags["tipbench.facts"])
+            secrets |= {facts[name] for name in ("model_digest", "prompt_hash", "options_hash", "pack_hash")}
+    assert len(secrets) > 10
+    assert [secret for secret in secrets if secret.encode() in exported] == []

@@ -1,6 +1,6 @@
 """Collect: every missing cell of the grid is generated and stored. One failed cell is data, not a crash."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -78,7 +78,7 @@ def plan_collect(
     return Plan(cells=tuple(cells), stored=stored, reusable=reusable, missing=missing)
 
 
-def collect_cells(plan: Plan, *, store: Store, engine_of: Callable[[Model], Engine]) -> Iterator[Collected]:
+def collect_cells(plan: Plan, *, store: Store, engine_of: Callable[[Model], Engine]) -> Generator[Collected]:
     """Stores every missing cell, one by one. Stop it at any time: what it yielded is safe.
 
     Raises:
@@ -114,7 +114,7 @@ def _stored_cells(tracking: Tracking, experiment: Experiment) -> tuple[StoredCel
     return read_evidence(tracking.read_runs(experiment)).cells
 
 
-def _collect_model(cells: Sequence[Cell], *, engine: Engine, store: Store) -> Iterator[Collected]:
+def _collect_model(cells: Sequence[Cell], *, engine: Engine, store: Store) -> Generator[Collected]:
     with engine.load(cells[0].model) as loaded:
         # Whoever held the engine before us may have made some of these cells.
         known = {c.facts.key for c in read_cells(store.tracking.read_runs(store.experiment)) if not c.retired}

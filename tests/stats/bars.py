@@ -252,7 +252,7 @@ def race(world: str, what: str) -> Callable[..., Seen]:
                 campaign = Campaign(setting, np.random.default_rng(seed))
                 runner.run(campaign, methods, adaptive=runner is adaptive, seed=seed)
         if what == "good":
-            return share(np.asarray(adaptive.good, dtype=float) - np.asarray(uniform.good, dtype=float))
+            return share([float(a) - float(u) for a, u in zip(adaptive.good, uniform.good, strict=True)])
         ratio = float(np.mean(adaptive.verdicts) / np.mean(uniform.verdicts))
         gap = np.asarray(adaptive.verdicts) - ratio * np.asarray(uniform.verdicts)
         return Seen(ratio, float(gap.std() / np.mean(uniform.verdicts) / np.sqrt(len(gap))))
@@ -278,7 +278,7 @@ def invariance(methods: Methods, seeds: Iterable[int]) -> Seen:
         ]
         shuffled = [shifted[int(at)] for at in random.permutation(len(shifted))]
         before, after = methods.leaderboard(records).pairs, methods.leaderboard(shuffled).pairs
-        worst = max(worst, max(abs(before[pair].difference - after[pair].difference) for pair in before))
+        worst = max(worst, *(abs(before[pair].difference - after[pair].difference) for pair in before))
     return Seen(worst)
 
 

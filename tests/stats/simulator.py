@@ -64,7 +64,9 @@ class Campaign:
     effects: Floats = field(init=False)
     shown: Floats = field(init=False)
     auto: Floats | None = field(init=False)
-    lazy: dict[tuple[int, int, int], tuple[int, int]] = field(init=False, default_factory=dict)
+    lazy: dict[tuple[int, int, int], tuple[int, int]] = field(
+        init=False, default_factory=dict[tuple[int, int, int], tuple[int, int]]
+    )
     sittings: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
@@ -115,7 +117,7 @@ class Campaign:
         offset = self.random.normal(0.0, self.setting.offset_sd)
         stretch = 1.0 + self.random.normal(0.0, self.setting.stretch_sd)
         for arm, scenario, candidate in items:
-            key = (int(arm), int(scenario), int(candidate))  # type: ignore[call-overload]
+            key = (int(str(arm)), int(str(scenario)), int(str(candidate)))
             quality = LEVEL + stretch * (self.shown[key] - LEVEL) + offset
             noise = SCALE_NOISE * self._loud[key[0]] * self.random.standard_normal(3)
             scales = np.clip(np.rint(quality / 3.0 + noise), 1, 5)
@@ -182,7 +184,7 @@ def _quality(base: Floats, luck: Floats, random: np.random.Generator) -> tuple[F
 
 @dataclass(frozen=True)
 class AnchorSitting:
-    """The anchors of one sitting: what the judge gave, the references, and how harsh the sitting truly was."""
+    """The anchors of one sitting: what the judge gave, the references, and the true offset."""
 
     given: list[float]
     references: list[float]

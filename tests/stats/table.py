@@ -24,36 +24,25 @@ NOISY = Setting(noisy_arm=2.0)
 
 
 def _coverage_bars() -> list[Bar]:
-    bars: list[Bar] = []
-    for verdicts in (48, 96, 192):
-        for correlation in (0.3, 0.65):
-            bars.append(
-                Bar(
-                    f"coverage, 8 scenarios, {verdicts} verdicts, correlation {correlation}",
-                    coverage(replace(SPREAD, correlation=correlation), verdicts),
-                    low=0.92 if verdicts == 48 else 0.93,
-                    high=0.97,
-                )
-            )
-    skewed = replace(SPREAD, auto_extra=2.0)
-    bars.append(Bar("coverage, auto +2 for one arm, 96 verdicts", coverage(skewed, 96), low=0.93, high=0.97))
-    bars.append(
+    bars = [
         Bar(
-            "coverage, auto +2 for one arm, pairs with it, 96 verdicts",
-            coverage(skewed, 96, of_arm=0),
-            low=0.93,
+            f"coverage, 8 scenarios, {verdicts} verdicts, correlation {correlation}",
+            coverage(replace(SPREAD, correlation=correlation), verdicts),
+            low=0.92 if verdicts == 48 else 0.93,
             high=0.97,
         )
-    )
-    wide = replace(SPREAD, scenarios=50)
-    bars.append(Bar("coverage, 50 scenarios, 600 verdicts", coverage(wide, 600), low=0.93, high=0.97, short=60))
-    bars.append(
-        Bar("coverage, pairs with an arm twice as noisy, 96", coverage(NOISY, 96, of_arm=0), low=0.92)
-    )
-    bars.append(
-        Bar("coverage, pairs with an arm twice as noisy, 192", coverage(NOISY, 192, of_arm=0), low=0.92)
-    )
-    return bars
+        for verdicts in (48, 96, 192)
+        for correlation in (0.3, 0.65)
+    ]
+    skewed, wide = replace(SPREAD, auto_extra=2.0), replace(SPREAD, scenarios=50)
+    return [
+        *bars,
+        Bar("coverage, auto +2 for one arm, 96 verdicts", coverage(skewed, 96), low=0.93, high=0.97),
+        Bar("coverage, auto +2 for one arm, its pairs", coverage(skewed, 96, of_arm=0), low=0.93, high=0.97),
+        Bar("coverage, 50 scenarios, 600 verdicts", coverage(wide, 600), low=0.93, high=0.97, short=60),
+        Bar("coverage, pairs with an arm twice as noisy, 96", coverage(NOISY, 96, of_arm=0), low=0.92),
+        Bar("coverage, pairs with an arm twice as noisy, 192", coverage(NOISY, 192, of_arm=0), low=0.92),
+    ]
 
 
 def _gate_bars() -> list[Bar]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 
 import click
@@ -18,12 +19,15 @@ from tipbench.cli.session import (
 from tipbench.collect import Collected, Store, collect_cells, estimate_seconds, plan_collect
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine
-from tipbench.errors import ExperimentNotFound, TrackingUnavailable
+from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingUnavailable
 from tipbench.grid import Cell, prepare_grid
 from tipbench.records import Model
 from tipbench.settings import read_settings
 from tipbench.tracking import Delivery
 from tipbench.tracking.runs import Experiment
+
+STOP_SECONDS = 10.0
+"""How long a stopped collect tries to deliver what it made; the rest stays in the journal."""
 
 
 @click.command(name="collect")
@@ -111,11 +115,19 @@ class Job:
                 f"{len(plan.cells)} cells: {len(plan.cells) - len(plan.missing)} stored, "
                 f"{len(plan.to_reuse)} to reuse, {len(plan.to_generate)} to generate"
             )
-        collected = collect_cells(plan, store=store, engine_of=self.engine_of)
         try:
-            done = self._show(collected, total=len(plan.missing))
-        finally:
-            report = tracking.flush()
+            # Closed whatever happens: that unloads the model.
+            with closing(collect_cells(plan, store=store, engine_of=self.engine_of)) as collected:
+                done = self._show(collected, total=len(plan.missing))
+        except KeyboardInterrupt:
+            tracking.flush(patience_seconds=STOP_SECONDS)
+            raise TipbenchError(
+                "stopped", hint="What was shown is stored. Run the same command again to go on."
+            ) from None
+        except TipbenchError:
+            tracking.flush(patience_seconds=STOP_SECONDS)
+            raise
+        report = tracking.flush()
         self._finish(report, done=done, total=len(plan.cells))
 
     def _reuse_experiment(self) -> Experiment | None:

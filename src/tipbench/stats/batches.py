@@ -111,7 +111,7 @@ class _Plan:
         return []
 
     def _new_block(self, active: Bools) -> list[tuple[int, int]]:
-        """All active arms in the scenario with the fewest verdicts, of those with a candidate left for each."""
+        """All active arms, where the fewest verdicts are and each of them has a candidate left."""
         arms = [int(arm) for arm in np.flatnonzero(active)]
         order = self._random.permutation(len(self._table.scenarios))
         blocks = [[(arm, int(s)) for arm in arms if self._left.get((arm, int(s)))] for s in order]
