@@ -245,3 +245,70 @@ def test_no_byte_of_an_export_names_who_wrote_what(
             secrets |= {facts[name] for name in ("model_digest", "prompt_hash", "options_hash", "pack_hash")}
     assert len(secrets) > 10
     assert [secret for secret in secrets if secret.encode() in exported] == []
+
+
+def test_an_export_that_was_killed_is_finished_by_the_same_command(cli: Cli, collected: str) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    before = json.loads(Path("sheet.json").read_text())
+    # Killed after the sittings were stored and before the file was in place.
+    Path("sheet.json").rename("sheet.json.part")
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    assert json.loads(Path("sheet.json").read_text()) == before
+    assert len(cli.ok("judge", "status", "--experiment", collected, "--json").json()["sittings"]) == 1
+
+
+def test_an_unfinished_export_of_another_experiment_is_not_thrown_away(
+    cli: Cli, collected: str, base: tuple[str, Path]
+) -> None:
+    other = f"{collected}-other"
+    cli.ok(*SMALL, "--pack", str(base[1]), "--experiment", other, "--reuse-from", base[0])
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    Path("sheet.json").rename("sheet.json.part")
+    outcome = cli("judge", "--experiment", other, "--export", "sheet.json")
+    assert outcome.code == 2
+    assert collected in outcome.err
+    assert Path("sheet.json.part").exists()
+
+
+def test_a_sheet_is_judged_by_the_rubric_it_was_handed_out_with(
+    cli: Cli, collected: str, tmp_path: Path
+) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    pack = write_small_pack(tmp_path / "changed")
+    manifest = pack / "pack.toml"
+    manifest.write_text(manifest.read_text().replace("[scales.tone]", "[scales.warmth]"))
+    (pack / "anchors.jsonl").write_text("")
+    rubric = pack / "rubric.md"
+    rubric.write_text(rubric.read_text().replace("tone", "warmth").replace("Tone", "Warmth"))
+    prompt = pack / "prompts" / "v1.md"
+    prompt.rename(prompt.with_name("v2.md"))
+    changed = [word if word != "v1" else "v2" for word in SMALL]
+    cli.ok(*changed, "--pack", str(pack), "--experiment", collected, "--reuse-from", collected, "--seed", "1")
+    judge_file(Path("sheet.json"))
+    applied = cli.ok("judge", "--apply", "sheet.json", "--json").json()
+    assert [section["outcome"] for section in applied] == ["accepted"]
+    refused = cli("compare", "--experiment", collected)
+    assert "rubric 'tip-v1' has 2 contents" in refused.err
+
+
+def test_the_pack_of_a_user_with_its_own_scales_goes_all_the_way(
+    cli: Cli, experiment_name: str, tmp_path: Path
+) -> None:
+    cli.ok("pack", "new", "mine")
+    cli.ok("pack", "check", "mine")
+    prompts = ",".join(sorted(path.stem for path in (tmp_path / "mine" / "prompts").glob("*.md")))
+    arguments = ("--models", "smollm2", "--prompts", prompts, "--n-tips", "2", "--n-scenarios", "2")
+    cli.ok("collect", *arguments, "--pack", "mine", "--scenarios", "all", "--experiment", experiment_name)
+    report = cli("compare", "--experiment", experiment_name, "--json").json()
+    cli.ok("judge", "--experiment", experiment_name, "--export", "sheet.json")
+    if not report["candidates"]:
+        return
+    sheet = json.loads(Path("sheet.json").read_text())
+    assert "relevance" not in sheet["rubric"]["scales"]
+    for section in sheet["sections"]:
+        for item in section["items"]:
+            item["scores"] = {name: low for name, (low, _) in sheet["rubric"]["scales"].items()}
+    Path("sheet.json").write_text(json.dumps(sheet))
+    cli.ok("judge", "--apply", "sheet.json")
+    report = cli("compare", "--experiment", experiment_name, "--json").json()
+    assert report["waiting"] == 0

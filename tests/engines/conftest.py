@@ -25,9 +25,19 @@ def open_engine(models_folder: Path, tmp_path: Path) -> OpenEngine:
     """Opens the embedded engine under a lock of the test's own."""
 
     def open_it(
-        *, folder: Path = models_folder, timeout_seconds: float = 120.0, context_tokens: int = 1024
+        *,
+        folder: Path = models_folder,
+        timeout_seconds: float = 120.0,
+        context_tokens: int = 1024,
+        threads: int = 1,
     ) -> LlamaCppEngine:
-        return make_engine(folder, tmp_path, timeout_seconds=timeout_seconds, context_tokens=context_tokens)
+        return make_engine(
+            folder,
+            tmp_path,
+            timeout_seconds=timeout_seconds,
+            context_tokens=context_tokens,
+            threads=threads,
+        )
 
     return open_it
 
@@ -53,7 +63,12 @@ def loaded(models_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def make_engine(
-    models_folder: Path, home: Path, *, timeout_seconds: float = 120.0, context_tokens: int = 1024
+    models_folder: Path,
+    home: Path,
+    *,
+    timeout_seconds: float = 120.0,
+    context_tokens: int = 1024,
+    threads: int = 1,
 ) -> LlamaCppEngine:
     """One thread: on a busy machine two threads wait for each other, and the text is the same."""
     lock = MachineLock(home / "engine.lock", holder="the tests", wait=False, report=print)
@@ -61,7 +76,7 @@ def make_engine(
         models_folder,
         lock=lock,
         digests=DigestCache(home / "digests.json"),
-        threads=1,
+        threads=threads,
         context_tokens=context_tokens,
         timeout_seconds=timeout_seconds,
     )

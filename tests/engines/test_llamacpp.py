@@ -164,6 +164,20 @@ def test_the_context_is_never_longer_than_the_model_was_trained_for(
         assert model.generate("Hello", sampling=Sampling(max_tokens=3), seed=1).text
 
 
+@pytest.mark.slow
+def test_the_number_of_threads_does_not_change_the_text(open_engine: OpenEngine, smollm2: Model) -> None:
+    # Long enough for attention to be worth splitting: with flash attention this fails.
+    prompt = "You write short, friendly tips about the open tasks of one person. " * 20 + "\nTips for a {}:"
+    sampling = Sampling(temperature=1.0, max_tokens=100)
+    texts: list[list[str]] = []
+    for threads in (1, 3):
+        with open_engine(threads=threads).load(smollm2) as model:
+            people = ("nurse", "baker", "student", "father")
+            answers = [model.generate(prompt.format(who), sampling=sampling, seed=5) for who in people]
+            texts.append([answer.text for answer in answers])
+    assert texts[0] == texts[1]
+
+
 @pytest.fixture
 def user(models_folder: Path, tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     """Another program that has a model loaded and is generating."""

@@ -5,7 +5,7 @@ show that a wrong method does not pass.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,7 +143,7 @@ def ties(setting: Setting, verdicts: int, what: str) -> Callable[..., Seen]:
             if what == "size":
                 figures.append(len(board.tied_for_first))
             elif what == "best":
-                figures.append(min(_all_best(truth), key=repr) in board.tied_for_first)
+                figures.append(min(all_best(truth), key=repr) in board.tied_for_first)
             else:
                 figures.append(_ranks_hold(truth, board))
         return share(figures)
@@ -160,7 +160,7 @@ def calibration(setting: Setting, verdicts: int) -> Callable[..., Seen]:
             campaign = run_campaign(setting, verdicts=verdicts, seed=seed)
             chances = methods.p_best(campaign.records())
             top = max(chances, key=lambda arm: chances[arm])
-            best = _all_best(campaign.truth)
+            best = all_best(campaign.truth)
             gaps.append(chances[top] - (top in best) / len(best))
         return share(gaps)
 
@@ -218,48 +218,6 @@ def flagged_pairs(setting: Setting, verdicts: int) -> Callable[..., Seen]:
     return measure
 
 
-@dataclass
-class Race:
-    """Verdicts until P(best) ≥ 0.95, exhausted budgets in full, and how good the winners are."""
-
-    verdicts: list[int] = field(default_factory=list[int])
-    good: list[bool] = field(default_factory=list[bool])
-
-    def run(self, campaign: Campaign, methods: Methods, *, adaptive: bool, seed: int) -> None:
-        """Judge the campaign to its end, in steps of twelve verdicts."""
-        while True:
-            records = campaign.records()
-            chances = methods.p_best(records)
-            top = max(chances, key=lambda arm: chances[arm])
-            sure = chances[top] >= 0.95 and len(campaign.lazy) >= 2 * len(campaign.effects)
-            batch = methods.next_batch(records, 12, seed) if adaptive else _uniform_block(campaign)
-            if sure or not batch:
-                break
-            campaign.judge(batch)
-        self.verdicts.append(len(campaign.lazy) if sure else campaign.shown.size)
-        self.good.append(top in _all_best(campaign.truth))
-
-
-def race(world: str, what: str) -> Callable[..., Seen]:
-    """`verdicts`: those of `next_batch` over those of uniform blocks; `good`: its share of good winners less
-    theirs."""
-    setting = Setting(world=world)
-
-    def measure(methods: Methods, seeds: Iterable[int]) -> Seen:
-        adaptive, uniform = Race(), Race()
-        for seed in seeds:
-            for runner in (adaptive, uniform):
-                campaign = Campaign(setting, np.random.default_rng(seed))
-                runner.run(campaign, methods, adaptive=runner is adaptive, seed=seed)
-        if what == "good":
-            return share([float(a) - float(u) for a, u in zip(adaptive.good, uniform.good, strict=True)])
-        ratio = float(np.mean(adaptive.verdicts) / np.mean(uniform.verdicts))
-        gap = np.asarray(adaptive.verdicts) - ratio * np.asarray(uniform.verdicts)
-        return Seen(ratio, float(gap.std() / np.mean(uniform.verdicts) / np.sqrt(len(gap))))
-
-    return measure
-
-
 def invariance(methods: Methods, seeds: Iterable[int]) -> Seen:
     """The largest change of a difference when nothing that matters changes."""
     worst = 0.0
@@ -282,19 +240,8 @@ def invariance(methods: Methods, seeds: Iterable[int]) -> Seen:
     return Seen(worst)
 
 
-def _uniform_block(campaign: Campaign) -> list[tuple[int, int, int]]:
-    arms, scenarios, candidates = campaign.shown.shape
-    left = np.full((scenarios,), candidates)
-    for arm, scenario, _ in campaign.lazy:
-        left[scenario] -= arm == 0
-    if not left.any():
-        return []
-    scenario = int(campaign.random.choice(np.flatnonzero(left == left.max())))
-    free = [[c for c in range(candidates) if (g, scenario, c) not in campaign.lazy] for g in range(arms)]
-    return [(g, scenario, int(campaign.random.choice(free[g]))) for g in range(arms)]
-
-
-def _all_best(truth: NDArray[np.float64]) -> frozenset[Hashable]:
+def all_best(truth: NDArray[np.float64]) -> frozenset[Hashable]:
+    """The arms that nobody is better than."""
     return frozenset(np.flatnonzero(truth >= truth.max() - 1e-9).tolist())
 
 

@@ -13,9 +13,9 @@ from tests.stats.bars import (
     flagged_pairs,
     invariance,
     promotion,
-    race,
     ties,
 )
+from tests.stats.races import race
 from tests.stats.simulator import Setting
 
 SPREAD = Setting()

@@ -1,12 +1,13 @@
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
+from tests.stats.oracles import scipy_stats as stats
 from tests.stats.simulator import Setting, run_campaign
 from tipbench.stats import BadScores, Score, leaderboard
 
@@ -75,7 +76,7 @@ def test_a_clear_case_has_a_winner_and_separate_ranks() -> None:
 
 
 def test_any_object_with_the_attributes_will_do() -> None:
-    records = [
+    records: list[Any] = [
         SimpleNamespace(arm=g, scenario=s, candidate=0, auto=None, lazy=10.0 + g + (g * s) % 3, sitting=None)
         for g in range(3)
         for s in range(6)

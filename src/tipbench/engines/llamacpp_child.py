@@ -31,6 +31,8 @@ class Server(Protocol):
 class Library(Protocol):
     """xllamacpp, which has no types of its own."""
 
+    llama_flash_attn_type: Any
+
     def CommonParams(self) -> Any:  # noqa: N802
         """All settings at their defaults."""
         ...
@@ -93,6 +95,8 @@ def make_parameters(order: LoadOrder) -> Any:
     parameters.cache_prompt = False
     parameters.cache_ram_mib = 0
     parameters.n_ctx_checkpoints = 0
+    # Flash attention splits its sums among the threads: other threads, other text.
+    parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     # The library also listens on a loopback port; nobody but us shall use it, and we do not.
     parameters.api_keys = [secrets.token_hex(32)]
     parameters.verbosity = QUIET

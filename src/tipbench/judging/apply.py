@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tipbench.errors import SheetError
 from tipbench.judging.answers import check_section, read_sheet, refuse_sheet
-from tipbench.judging.backlog import Backlog, read_judging_pack
+from tipbench.judging.backlog import Backlog
 from tipbench.judging.closing import Registrar, close_sitting
 from tipbench.judging.sheet import Sheet
 from tipbench.judging.submissions import read_answers, store_submission
@@ -45,7 +45,6 @@ def check_sheet(path: Path, sheet: Sheet, *, backlog: Backlog, judged_by: str | 
     Raises:
         SheetError: names every problem by item.
     """
-    rubric = read_judging_pack(backlog).rubric
     known = {sitting.facts.token: sitting for sitting in backlog.evidence.sittings}
     filled: list[_Filled] = []
     problems: list[str] = []
@@ -55,6 +54,8 @@ def check_sheet(path: Path, sheet: Sheet, *, backlog: Backlog, judged_by: str | 
             problems.append(f"sitting {section.sitting!r} is not of experiment {sheet.experiment!r}")
             continue
         key = backlog.key_of(sitting)
+        # The rubric it was handed out with, whatever was collected since.
+        rubric = backlog.pack_of(sitting.facts.pack_hash).rubric
         answers, wrong = check_section(section, key=key, rubric=rubric)
         problems += wrong
         filled.append(_Filled(sitting, key, answers, judged_by or section.judged_by))
@@ -100,7 +101,7 @@ def refresh_views(backlog: Backlog, registrar: Registrar) -> int:
     writes = view_writes(
         evidence.cells,
         evidence=evidence,
-        rubric=read_judging_pack(backlog).rubric,
+        rubric_of=lambda cell: backlog.pack_of(cell.facts.pack_hash).rubric,
         blank=iter(lambda: registrar.stamps.blank(registrar.experiment), None),
     )
     for write in writes:

@@ -1,7 +1,7 @@
 """What the store holds for a judge, read once: evidence, pack, keys, candidates."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tipbench.judging.anchors import REST_SITTINGS
 from tipbench.judging.blocks import Member
@@ -23,6 +23,14 @@ class Backlog:
     runs: Sequence[Run]
     read_artifact: Callable[[Run, str], str]
     now_ms: int
+    _packs: dict[str, Pack] = field(default_factory=dict[str, Pack])
+
+    def pack_of(self, pack_hash: str) -> Pack:
+        """The stored pack with this hash, read once."""
+        if pack_hash not in self._packs:
+            files = read_pack_files(self.runs, pack_hash, read_artifact=self.read_artifact)
+            self._packs[pack_hash] = parse_pack(files)
+        return self._packs[pack_hash]
 
     def keys_of_open(self) -> dict[str, BlindKey]:
         """Token → key of the sittings whose items are with a judge now."""
@@ -38,12 +46,9 @@ class Backlog:
 
 
 def read_judging_pack(backlog: Backlog) -> Pack:
-    """The stored pack of the cells; where prompts were added later, all scenarios and anchors together."""
+    """The pack of cells with one rubric; where prompts were added later, all scenarios and anchors."""
     hashes = dict.fromkeys(cell.facts.pack_hash for cell in backlog.evidence.cells)
-    packs = [
-        parse_pack(read_pack_files(backlog.runs, pack_hash, read_artifact=backlog.read_artifact))
-        for pack_hash in hashes
-    ]
+    packs = [backlog.pack_of(pack_hash) for pack_hash in hashes]
     scenarios = {scenario.id: scenario for pack in packs for scenario in pack.scenarios}
     anchors = {anchor.id: anchor for pack in packs for anchor in pack.anchors}
     return packs[-1].model_copy(

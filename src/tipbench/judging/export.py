@@ -20,6 +20,7 @@ from tipbench.judging.handout import (
 from tipbench.judging.sheet import Section, Sheet, Sitting, sheet_rubric, sheet_schema
 from tipbench.tracking.contents import check_contents
 from tipbench.tracking.evidence import Evidence
+from tipbench.tracking.runs import Experiment
 
 
 def export_sheet(path: Path, request: Request, *, backlog: Backlog, registrar: Registrar) -> Sheet | None:
@@ -74,8 +75,12 @@ def check_target(path: Path) -> None:
         raise UsageError(f"there is no folder {str(path.absolute().parent)!r}", hint="Make it first.")
 
 
-def finish_interrupted(path: Path, evidence: Evidence) -> Sheet | None:
-    """The sheet of an export that was killed after its sittings were stored; the file is put in place."""
+def finish_interrupted(path: Path, evidence: Evidence, *, experiment: Experiment) -> Sheet | None:
+    """The sheet of an export that was killed after its sittings were stored; the file is put in place.
+
+    Raises:
+        UsageError: what lies there is an unfinished export of another experiment.
+    """
     part = part_file(path)
     if not part.exists():
         return None
@@ -85,6 +90,11 @@ def finish_interrupted(path: Path, evidence: Evidence) -> Sheet | None:
     except ValueError:
         part.unlink()  # Torn: it was never complete, so no sitting was stored for it.
         return None
+    if sheet.experiment_uid != experiment.uid:
+        raise UsageError(
+            f"{str(part)!r} is an unfinished export of experiment {sheet.experiment!r}",
+            hint="Finish it by exporting that experiment to the same file, or choose another file.",
+        )
     kept = tuple(section for section in sheet.sections if section.sitting in stored)
     if not kept:
         part.unlink()

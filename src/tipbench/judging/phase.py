@@ -48,9 +48,8 @@ class Judging:
         registrar = self._registrar(experiment)
         with hold_lock(self._lock(registrar)):
             backlog = self._tidy_backlog(registrar)
-            return finish_interrupted(path, backlog.evidence) or export_sheet(
-                path, request, backlog=backlog, registrar=registrar
-            )
+            interrupted = finish_interrupted(path, backlog.evidence, experiment=registrar.experiment)
+            return interrupted or export_sheet(path, request, backlog=backlog, registrar=registrar)
 
     def take_in(self, path: Path, *, experiment: str | None, judged_by: str | None, close: bool) -> Taken:
         """Checks the whole sheet, stores its answers, closes what is complete, brings the views up to date.

@@ -1,6 +1,6 @@
 """Views of the cells for people: scores as metrics, who judged and when. Never read back."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from statistics import fmean
 
@@ -11,7 +11,11 @@ from tipbench.tracking.write import Write
 
 
 def view_writes(
-    cells: Iterable[StoredCell], *, evidence: Evidence, rubric: Rubric, blank: Iterable[Write]
+    cells: Iterable[StoredCell],
+    *,
+    evidence: Evidence,
+    rubric_of: Callable[[StoredCell], Rubric],
+    blank: Iterable[Write],
 ) -> list[Write]:
     """The writes that bring the views of these cells up to date; none for a cell whose view stands."""
     judged = evidence.lazy_by_cell()
@@ -20,7 +24,7 @@ def view_writes(
     writes: list[Write] = []
     for cell in cells:
         given = [g for g in judged.get(cell.run.run_id, {}).values() if not g.verdict.failed]
-        metrics = _mean_scores(given, rubric)
+        metrics = _mean_scores(given, rubric_of(cell)) if given else {}
         tags = {"judge_pending": str(cell.run.run_id in waiting).lower()} | _judge_tags(given)
         same = all(cell.run.tags.get(name) == value for name, value in tags.items()) and all(
             cell.run.metrics.get(name) == value for name, value in metrics.items()
@@ -32,8 +36,6 @@ def view_writes(
 
 
 def _mean_scores(given: Sequence[GivenVerdict], rubric: Rubric) -> dict[str, float]:
-    if not given:
-        return {}
     verdicts = [g.verdict for g in given]
     means = {scale.name: fmean(v.scores[scale.name] for v in verdicts) for scale in rubric.scales}
     means |= {flag.name: fmean(v.flags[flag.name] for v in verdicts) for flag in rubric.flags}

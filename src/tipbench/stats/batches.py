@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tipbench.stats.futility import gate_is_open
 from tipbench.stats.posterior import best_chances
 from tipbench.stats.scores import Bools, Floats, Ints, ScoreLike, Table, read_scores
 
@@ -28,7 +29,8 @@ def next_batch(
 
     Two blocks of all arms first; then blocks of the arms that are the best with a chance of at least 1 %,
     and of the champion, where the fewest verdicts are; an open block is finished before another begins.
-    Nothing is suggested once one arm is the best with a chance of 95 %, or when everything is judged.
+    Nothing is suggested once one arm is the best with a chance of 95 %, when the gate cannot promote anybody
+    over the champion any more, or when everything is judged.
 
     Raises:
         BadScores: a score is not a finite number, or one candidate has two scores of one tier.
@@ -39,21 +41,19 @@ def next_batch(
         return []
     # The seed draws candidates only: whether an arm is dropped must not depend on it.
     chances = best_chances(table, seed=0)
+    champion_at = table.arms.index(champion) if champion in table.arms else None
+    open_ended = champion_at is None or gate_is_open(table, champion)
     chosen: list[Next] = []
     while len(chosen) < k:
         begun = plan.whole_blocks() >= FIRST_BLOCKS
-        if begun and chances.max() >= CERTAIN:
+        if begun and (chances.max() >= CERTAIN or not open_ended):
             break
-        active = _active(chances, begun=begun, champion=_index(table, champion))
+        active = _active(chances, begun=begun, champion=champion_at)
         block = plan.next_block(active)
         if not block or (chosen and len(chosen) + len(block) > k):
             break
         chosen += plan.draw(block)
     return chosen
-
-
-def _index(table: Table, champion: Hashable) -> int | None:
-    return table.arms.index(champion) if champion in table.arms else None
 
 
 def _active(chances: Floats, *, begun: bool, champion: int | None) -> Bools:

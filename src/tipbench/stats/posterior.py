@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tipbench.stats.cells import auto_lead, block_of, compute_cells
+from tipbench.stats.cells import auto_lead, compute_cells
 from tipbench.stats.scores import Floats, ScoreLike, Table, read_scores
 
 INTERACTION = 0.15
 """Variance of what one arm makes of one scenario, as a share of a single verdict's variance."""
-DRAWS = 8000
+DRAWS = 4000
 _SPREADS = np.linspace(0.05, 2.0, 40) ** 2
 """Variances of the arms that are thought possible, as shares of a single verdict's variance."""
 
@@ -63,38 +63,33 @@ class _Evidence:
 
 
 def _within_blocks(table: Table) -> _Evidence:
-    judged = np.isfinite(table.lazy)
+    judged = np.flatnonzero(np.isfinite(table.lazy))
     cells = compute_cells(table)
-    y = (table.lazy - cells.slope * auto_lead(table, cells.auto))[judged]
-    arm, block = table.arm[judged], block_of(table, judged)
-    cell = np.unique(arm * len(table.scenarios) + table.scenario[judged], return_inverse=True)[1]
-    arms, blocks, count = len(table.arms), int(block.max()) + 1, int(cell.max()) + 1
-    # Columns: arms, then blocks, then the verdicts themselves; `inside` holds their sums per cell.
-    inside = np.zeros((count, arms + blocks + 1))
-    np.add.at(inside, (cell, arm), 1.0)
-    np.add.at(inside, (cell, arms + block), 1.0)
-    np.add.at(inside, (cell, np.full(len(y), arms + blocks)), y)
-    products = np.zeros((arms + blocks + 1, arms + blocks + 1))
-    for rows, columns, values in (
-        (arm, arm, np.ones(len(y))),
-        (arms + block, arms + block, np.ones(len(y))),
-        (arm, arms + block, np.ones(len(y))),
-        (arm, np.full(len(y), arms + blocks), y),
-        (arms + block, np.full(len(y), arms + blocks), y),
-        (np.full(len(y), arms + blocks), np.full(len(y), arms + blocks), y * y),
-    ):
-        np.add.at(products, (rows, columns), values)
-    products = np.triu(products) + np.triu(products, 1).T
-    size = np.bincount(cell, minlength=count)
-    # Verdicts of one cell share its arm × scenario effect: their common part counts for less.
-    products -= inside.T @ (inside * (INTERACTION / (1.0 + INTERACTION * size))[:, None])
-    keep = np.r_[0:arms, arms + blocks]
-    level = slice(arms, arms + blocks)
-    solved = np.linalg.solve(products[level, level], products[level][:, keep])
-    rest = products[np.ix_(keep, keep)] - products[keep][:, level] @ solved
+    y = table.lazy - cells.slope * auto_lead(table, cells.auto)
+    arms, blocks = len(table.arms), 0
+    total = np.zeros((arms + 1, arms + 1))
+    for scenario in np.unique(table.scenario[judged]):
+        rows = judged[table.scenario[judged] == scenario]
+        sitting = np.unique(table.sitting[rows], return_inverse=True)[1]
+        blocks += int(sitting.max()) + 1
+        total += _within_scenario(
+            y[rows], np.eye(arms)[table.arm[rows]], np.eye(int(sitting.max()) + 1)[sitting]
+        )
     return _Evidence(
-        information=rest[:arms, :arms],
-        pull=rest[:arms, arms],
-        scatter=float(rest[arms, arms]) + cells.coarseness,
-        freedom=float(len(y) - blocks),
+        information=total[:arms, :arms],
+        pull=total[:arms, arms],
+        scatter=float(total[arms, arms]) + cells.coarseness,
+        freedom=float(len(judged) - blocks),
     )
+
+
+def _within_scenario(y: Floats, arm: Floats, block: Floats) -> Floats:
+    """Weighted products of arms and verdicts of one scenario, less what the levels of its blocks explain."""
+    columns = np.hstack([arm, y[:, None], block])
+    # Verdicts of one cell share its arm × scenario effect: their common part counts for less.
+    inside = arm.T @ columns
+    weight = INTERACTION / (1.0 + INTERACTION * arm.sum(axis=0))
+    products: Floats = columns.T @ columns - inside.T @ (inside * weight[:, None])
+    kept = int(arm.shape[1]) + 1
+    levels = np.linalg.solve(products[kept:, kept:], products[kept:, :kept])
+    return products[:kept, :kept] - products[:kept, kept:] @ levels

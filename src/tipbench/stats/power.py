@@ -26,7 +26,7 @@ class Design:
         return self.arms * self.scenarios * self.per_cell
 
 
-def usual_variance(per_cell: int) -> float:
+def usual_variance(per_cell: float) -> float:
     """The variance of a cell's value around arm and scenario, where no earlier experiment tells."""
     return 0.46 + 2.54 / per_cell
 

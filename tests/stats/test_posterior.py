@@ -1,0 +1,125 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.stats.simulator import Campaign, Setting, run_campaign
+from tipbench.stats import Score, next_batch, p_best
+
+
+def test_the_chances_sum_to_one_and_favour_the_best_estimate() -> None:
+    campaign = run_campaign(Setting(world="clear"), verdicts=480, seed=1)
+    chances = p_best(campaign.records())
+    assert sum(chances.values()) == pytest.approx(1.0)
+    assert max(chances, key=lambda arm: chances[arm]) == int(np.argmax(campaign.truth))
+
+
+def test_equal_arms_share_the_chance() -> None:
+    records = [Score(arm, s, 0, lazy=9.0) for arm in range(4) for s in range(5)]
+    assert p_best(records) == pytest.approx({0: 0.25, 1: 0.25, 2: 0.25, 3: 0.25})
+
+
+def test_the_same_seed_gives_the_same_chances_in_any_order_of_records() -> None:
+    records = run_campaign(Setting(), verdicts=96, seed=1).records()
+    assert p_best(records, 3) == pytest.approx(p_best(records[::-1], 3))
+    assert p_best(records, 3) != p_best(records, 4)
+
+
+def test_a_harsh_sitting_moves_no_chance() -> None:
+    records = run_campaign(Setting(), verdicts=192, seed=1).records()
+    harsh = [replace(r, lazy=r.lazy - 4) if r.lazy is not None and r.sitting == 1 else r for r in records]
+    assert p_best(harsh) == pytest.approx(p_best(records), abs=0.01)
+
+
+def test_an_arm_nobody_judged_keeps_a_chance() -> None:
+    records = run_campaign(Setting(), verdicts=96, seed=1).records()
+    unjudged = [replace(r, lazy=None) if r.arm == 5 else r for r in records]
+    assert 0.01 < p_best(unjudged)[5] < 0.5
+
+
+def test_the_first_two_blocks_hold_every_arm_once() -> None:
+    records = Campaign(Setting(), np.random.default_rng(1)).records()
+    batch = next_batch(records, 24)
+    assert len(batch) == 24
+    for block in (batch[:12], batch[12:]):
+        assert {item.arm for item in block} == set(range(12))
+        assert len({item.scenario for item in block}) == 1
+    assert batch[0].scenario != batch[12].scenario
+
+
+def test_at_least_one_whole_block_is_suggested() -> None:
+    records = Campaign(Setting(), np.random.default_rng(1)).records()
+    assert len(next_batch(records, 5)) == 12
+    assert len(next_batch(records, 40)) == 36
+    assert next_batch(records, 0) == []
+
+
+def test_hopeless_arms_are_dropped_but_the_champion_stays() -> None:
+    campaign = run_campaign(Setting(), verdicts=192, seed=3)
+    records = campaign.records()
+    chances = p_best(records)
+    hopeless = {arm for arm, chance in chances.items() if chance < 0.005}
+    assert hopeless
+    suggested = {item.arm for item in next_batch(records, 12)}
+    assert not suggested & hopeless
+    champion = next(iter(hopeless))
+    assert champion in {item.arm for item in next_batch(records, 12, champion=champion)}
+
+
+def test_only_candidates_without_a_verdict_are_suggested_each_once() -> None:
+    campaign = run_campaign(Setting(), verdicts=96, seed=3)
+    batch = next_batch(campaign.records(), 40, 7)
+    assert len(set(batch)) == len(batch)
+    assert not {(i.arm, i.scenario, i.candidate) for i in batch} & campaign.lazy.keys()
+
+
+def test_an_open_block_is_finished_first() -> None:
+    campaign = run_campaign(Setting(world="null"), verdicts=36, seed=3)
+    scenario = next(scenario for _, scenario, _ in campaign.lazy)
+    records = [
+        replace(r, lazy=None) if r.scenario == scenario and int(str(r.arm)) >= 9 else r
+        for r in campaign.records()
+    ]
+    batch = next_batch(records, 3)
+    assert {(item.arm, item.scenario) for item in batch} == {(arm, scenario) for arm in (9, 10, 11)}
+
+
+def test_nothing_is_suggested_once_the_best_is_certain() -> None:
+    random = np.random.default_rng(0)
+    records = [
+        Score(arm, s, c, lazy=round(8 + 4 * (arm == 2) + random.normal()) if c < 2 else None)
+        for arm in range(4)
+        for s in range(8)
+        for c in range(5)
+    ]
+    assert p_best(records)[2] > 0.99
+    assert next_batch(records, 12) == []
+
+
+def test_nothing_is_suggested_once_nobody_can_beat_the_champion_any_more() -> None:
+    random = np.random.default_rng(0)
+    records = [
+        Score(arm, s, c, lazy=round(10 - (arm == 3) * 4 + random.normal()) if c < 2 else None)
+        for arm in range(4)
+        for s in range(8)
+        for c in range(3)
+    ]
+    assert next_batch(records, 12, champion=3)
+    doubtful = p_best(records)
+    best = max(doubtful, key=lambda arm: doubtful[arm])
+    hopeless = [replace(r, lazy=r.lazy + 3.0) if r.lazy is not None and r.arm == best else r for r in records]
+    nearly = [replace(r, lazy=None) if r.candidate == 1 and r.scenario == 0 else r for r in hopeless]
+    assert next_batch(nearly, 12, champion=best) == []
+
+
+def test_nothing_is_suggested_when_everything_is_judged_or_nobody_can_be_compared() -> None:
+    assert next_batch(run_campaign(Setting(world="null"), verdicts=480, seed=1).records(), 12) == []
+    assert next_batch([Score("alone", s, 0) for s in range(4)], 12) == []
+    assert next_batch([], 12) == []
+
+
+def test_an_arm_without_cells_in_a_scenario_is_left_out_of_its_block() -> None:
+    records = [Score(arm, s, c) for arm in range(3) for s in range(2) for c in range(2) if (arm, s) != (2, 1)]
+    batch = next_batch(records, 3)
+    assert {item.arm for item in batch} == {0, 1, 2}
+    assert {item.scenario for item in batch} == {0}
