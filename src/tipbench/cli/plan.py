@@ -39,17 +39,16 @@ def command(*, difference: float | None, seconds: float, **flags: object) -> Non
     say = make_console()
     if difference is None:
         scenarios = _count_scenarios(settings.scenarios, {s.id: s.set for s in pack.scenarios})
-        say.print(f"{work.arms} arms × {scenarios} scenarios × {work.n_tips} candidates", style="bold")
-        say.print(_seen_table(work, scenarios))
-        say.print(
-            "Scenarios are the sample: the same verdicts over twice the scenarios see more than twice the "
-            "verdicts in the same ones.",
-            style="dim",
-        )
+        title = f"{work.arms} arms × {scenarios} scenarios × {work.n_tips} candidates"
+        table = _seen_table(work, scenarios)
+        remark = "Scenarios are the sample: to see a smaller lead, take more of them before judging deeper."
     else:
-        say.print(f"{work.arms} arms, a lead of {difference:g} points over the champion", style="bold")
-        say.print(_needed_table(work, difference))
-        say.print(f"The pack {pack.name!r} has {len(pack.scenarios)} scenarios.", style="dim")
+        title = f"{work.arms} arms, a lead of {difference:g} over the champion"
+        table = _needed_table(work, difference)
+        remark = f"The pack {pack.name!r} has {len(pack.scenarios)} scenarios."
+    say.print(title, style="bold")
+    say.print(table)
+    say.print(remark, style="dim")
 
 
 @dataclass(frozen=True)
