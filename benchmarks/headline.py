@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.headline import ORIGINAL, SALAD, SAME, WORSE, run_headline
 
-from tipbench.settings import Settings
+from tipbench.settings import read_settings
 from tipbench.tracking.opening import open_managed_folder
 
 
@@ -19,7 +19,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         server = open_managed_folder(home)
-        settings = Settings(home=home, mlflow_url=server.start().url, experiment="tip-bench-headline")
+        flags = {"home": home, "mlflow_url": server.start().url, "experiment": "tip-bench-headline"}
+        settings = read_settings(flags, folder=home)
         names = (ORIGINAL, SAME, WORSE, SALAD)
         print("| seed | " + " | ".join(names) + " | q8_0 − original [95 %] | winner | shuffled | minutes |")
         print("| --- " * 9 + "|")

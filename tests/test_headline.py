@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 
 from tests.headline import CELLS, ORIGINAL, SALAD, run_headline
-from tipbench.settings import Settings
+from tipbench.settings import read_settings
 
 
 @pytest.mark.timeout(1800)
 def test_the_headline_puts_word_salad_last_and_names_no_winner_by_chance(
     mlflow_url: str, tmp_path: Path, experiment_name: str
 ) -> None:
-    settings = Settings(home=tmp_path / "home", mlflow_url=mlflow_url, experiment=experiment_name)
+    flags = {"home": tmp_path / "home", "mlflow_url": mlflow_url, "experiment": experiment_name}
+    settings = read_settings(flags, folder=tmp_path)
     found = run_headline(settings, seed=1)
     assert sum(standing.cells for standing in found.by_arm.standings) == CELLS
     assert found.by_arm.judged == found.by_arm.candidates

@@ -189,7 +189,14 @@ def _store_cell(collected: Collected, store: Store, *, load_seconds: float, tags
             candidates=candidates,
             diversity=measure_diversity(texts),
         ),
-        write=blank.model_copy(update={"run_name": cell.name[:250], "end_time": blank.start_time}),
+        write=blank.model_copy(
+            update={
+                "run_name": cell.name[:250],
+                # So that MLflow shows how long the answer took.
+                "start_time": blank.start_time - int(collected.generation.seconds * 1000),
+                "end_time": blank.start_time,
+            }
+        ),
     )
     store.tracking.submit(write.model_copy(update={"tags": write.tags | tags}))
 

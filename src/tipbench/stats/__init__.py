@@ -8,6 +8,7 @@ from tipbench.stats.posterior import p_best
 from tipbench.stats.power import Design, scenarios_needed, smallest_difference, usual_variance
 from tipbench.stats.scores import BadScores, Score, ScoreLike
 from tipbench.stats.sittings import Drift, drift, fit_repeat_sd
+from tipbench.stats.spotting import Spot, spot_checks
 
 __all__ = [
     "Agreement",
@@ -24,6 +25,7 @@ __all__ = [
     "Rule",
     "Score",
     "ScoreLike",
+    "Spot",
     "Terms",
     "ac1",
     "agreement",
@@ -38,5 +40,6 @@ __all__ = [
     "p_best",
     "scenarios_needed",
     "smallest_difference",
+    "spot_checks",
     "usual_variance",
 ]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter, ValidationError
 
-from tipbench.errors import NewerSchema
 from tipbench.records import (
     ANSWERED,
     SCHEMA,
@@ -130,11 +129,7 @@ def generation_metrics(
 
 
 def read_cells(runs: Iterable[Run]) -> list[StoredCell]:
-    """The complete cells among the runs; an open one is no cell yet.
-
-    Raises:
-        NewerSchema: a cell was written by a newer tipbench.
-    """
+    """The complete cells among the runs; an open one is no cell yet."""
     return [
         _read_cell(run)
         for run in runs
@@ -147,22 +142,7 @@ def read_candidates(text: str) -> tuple[Candidate, ...]:
     return _candidates.validate_json(text)
 
 
-def check_schema(run: Run) -> None:
-    """Refuses what a newer tipbench wrote.
-
-    Raises:
-        NewerSchema: the run's schema is newer than ours.
-    """
-    schema = run.tags.get("tipbench.schema", "1")
-    if not schema.isdigit() or int(schema) > SCHEMA:
-        raise NewerSchema(
-            f"run {run.run_id} has tipbench.schema {schema!r}; this tipbench knows {SCHEMA}",
-            hint="Upgrade tipbench.",
-        )
-
-
 def _read_cell(run: Run) -> StoredCell:
-    check_schema(run)
     submissions, damaged = unpack_verdicts(run.tags)
     return StoredCell(
         run=run,

@@ -7,7 +7,6 @@ from typing import Literal
 from pydantic import Field
 
 from tipbench.records import SCHEMA, Drawn, Record, content_hash
-from tipbench.tracking.cells import check_schema
 from tipbench.tracking.runs import Run
 from tipbench.tracking.write import Write
 
@@ -170,7 +169,6 @@ def read_sittings(runs: Iterable[Run]) -> list[StoredSitting]:
 
 
 def _read_sitting(run: Run) -> StoredSitting:
-    check_schema(run)
     closed = (
         Closed.model_validate_json(run.tags["tipbench.closed"]) if "tipbench.closed" in run.tags else None
     )
