@@ -103,22 +103,22 @@ def _half_width(setting: Setting, verdicts: int, seeds: range) -> float:
     return share(halves).value
 
 
-def draw_columns(title: str, columns: Sequence[Column], *, wanted: float, low: float, high: float) -> str:
-    """Horizontal bars with a line at what is wanted."""
+def draw_columns(title: str, columns: Sequence[Column], *, wanted: float, label: str) -> str:
+    """Horizontal bars from 0 to 100 % with a line at what is wanted."""
     left, width, step = 190, 380, 30
     height = 70 + step * len(columns)
-    across = width / (high - low)
     body = [_text(12, 22, title, bold=True)]
     for at, column in enumerate(columns):
         y = 44 + step * at
-        length = max(0.0, (min(column.value, high) - low) * across)
         colour = GOOD if column.ours else BAD
         body.append(_text(left - 8, y + 14, column.label, anchor="end"))
-        body.append(f'<rect x="{left}" y="{y}" width="{length:.1f}" height="20" fill="{colour}"/>')
-        body.append(_text(left + length + 6, y + 14, f"{100 * column.value:.1f} %"))
-    x = left + (wanted - low) * across
+        body.append(
+            f'<rect x="{left}" y="{y}" width="{width * column.value:.1f}" height="20" fill="{colour}"/>'
+        )
+        body.append(_text(left + width + 60, y + 14, f"{100 * column.value:.1f} %", anchor="end"))
+    x = left + width * wanted
     body.append(f'<path d="M{x:.1f} 38V{height - 24}" stroke="{INK}" stroke-dasharray="4 3"/>')
-    body.append(_text(x, height - 8, f"wanted: {100 * wanted:.0f} %", anchor="middle"))
+    body.append(_text(x, height - 8, label, anchor="middle"))
     return _svg(left + width + 70, height, title, body)
 
 
@@ -176,11 +176,11 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / "statistics-promotions.svg").write_text(
         draw_columns(
-            "All arms equal: how often is the champion replaced?", promoted, wanted=0.05, low=0.0, high=1.0
+            "All arms equal: how often is the champion replaced?", promoted, wanted=0.05, label="at most 5 %"
         )
     )
     (FOLDER / "statistics-coverage.svg").write_text(
-        draw_columns("How many 95 % intervals hold the truth?", covered, wanted=0.95, low=0.4, high=1.0)
+        draw_columns("How many 95 % intervals hold the truth?", covered, wanted=0.95, label="wanted: 95 %")
     )
     (FOLDER / "statistics-width.svg").write_text(
         draw_lines("How exactly is a difference known? (95 % interval)", wide)

@@ -150,6 +150,10 @@ def repeat_item(content: Any) -> None:
     content["sections"][0]["items"].append(first_item(content))
 
 
+def repeat_section(content: Any) -> None:
+    content["sections"].append(content["sections"][0])
+
+
 def drop_score(content: Any) -> None:
     del first_item(content)["scores"]["tone"]
 
@@ -190,6 +194,7 @@ def other_experiment(content: Any) -> None:
         (alter_text, 2, "the text was altered"),
         (drop_item, 2, "is missing"),
         (repeat_item, 2, "stands 2 times"),
+        (repeat_section, 2, "stands twice in the file"),
         (drop_score, 2, "tone is missing"),
         (add_scale, 2, "there is no scale 'charm'"),
         (drop_flag, 2, "flag 'overlong' is missing"),
@@ -230,7 +235,13 @@ def test_every_problem_of_a_sheet_is_named_by_item(cli: Cli, sheet: Sheet) -> No
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [("not json", "not JSON"), ("[]", "no sheet of tipbench"), ('{"a": 1}', "no sheet of tipbench")],
+    [
+        ("not json", "not JSON"),
+        ("[]", "no sheet of tipbench"),
+        ('{"a": 1}', "no sheet of tipbench"),
+        ("[" * 100_000, "no sheet"),
+        ("1" * 5_000, "no sheet"),
+    ],
 )
 def test_a_wrong_file_is_refused(cli: Cli, tmp_path: Path, content: str, says: str) -> None:
     (tmp_path / "wrong.json").write_text(content)
@@ -256,6 +267,30 @@ def test_an_existing_file_is_never_overwritten(cli: Cli, collected: str) -> None
     assert outcome.code == 2
     assert Path("sheet.json").read_text() == "precious"
     assert cli.ok("judge", "status", "--experiment", collected, "--json").json()["sittings"] == []
+
+
+def test_options_before_a_subcommand_are_refused(cli: Cli) -> None:
+    outcome = cli("judge", "--experiment", "x", "close", "--reason", "enough")
+    assert outcome.code == 2
+    assert "--experiment stands before `close`" in outcome.err
+
+
+def test_options_of_the_other_mode_are_refused(cli: Cli) -> None:
+    assert cli("judge", "--export", "a.json", "--close").code == 2
+    assert cli("judge", "--apply", "a.json", "--blocks", "2").code == 2
+
+
+def test_two_names_for_one_content_are_refused(cli: Cli, tmp_path: Path) -> None:
+    weights = next((cli.home / "models").glob("SmolLM2*.gguf")).resolve()
+    (tmp_path / "twin.gguf").symlink_to(weights)
+    outcome = cli("collect", "--models", f"smollm2,{tmp_path / 'twin.gguf'}", "--experiment", "never-made")
+    assert outcome.code == 2
+    assert "same weights" in outcome.err
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".json", "no/such/folder/sheet.json"])
+def test_an_export_to_a_place_that_cannot_be_is_refused(cli: Cli, collected: str, name: str) -> None:
+    assert cli("judge", "--experiment", collected, "--export", name).code == 2
 
 
 def test_judge_takes_exactly_one_mode(cli: Cli) -> None:

@@ -8,7 +8,6 @@ from tipbench.candidates import (
     EMPTY_TIP,
     NO_TIP,
     clean_text,
-    count_surplus,
     measure_diversity,
     parse_candidates,
     split_tips,
@@ -86,11 +85,9 @@ def test_unfilled_slots_are_failures_without_flags(rubric: Rubric) -> None:
     assert tips[4].flags == {}
 
 
-def test_surplus_is_dropped_and_counted(rubric: Rubric) -> None:
+def test_surplus_is_dropped(rubric: Rubric) -> None:
     answer = "- Walk now.\n- Rest later.\n- Eat well."
     assert len(parse_candidates(answer, n_tips=2, rubric=rubric)) == 2
-    assert count_surplus(answer, n_tips=2) == 1
-    assert count_surplus(answer, n_tips=5) == 0
 
 
 def test_dangerous_characters_are_cleaned_out_of_a_tip() -> None:

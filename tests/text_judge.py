@@ -31,7 +31,7 @@ def judge_file(path: Path, *, shuffle_seed: int | None = None) -> None:
 
 def _score(text: str, scenario: set[str], known: set[str]) -> dict[str, int]:
     words = _words(text)
-    if not words:
+    if len(words) < 4:  # a fragment, not a tip
         return {"relevance": 1, "actionability": 1, "tone": 1}
     overlap = len({word for word in words if len(word) > 3} & scenario)
     fresh = len(set(words)) / len(words)

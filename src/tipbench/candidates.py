@@ -58,11 +58,6 @@ def parse_candidates(text: str, *, n_tips: int, rubric: Rubric) -> tuple[Candida
     return (*filled, *(Candidate(slot=slot, failure=NO_TIP) for slot in range(len(tips), n_tips)))
 
 
-def count_surplus(text: str, *, n_tips: int) -> int:
-    """How many tips the answer held beyond `n_tips`."""
-    return max(0, len(split_tips(text, n_tips=n_tips)) - n_tips)
-
-
 def _make_candidate(slot: int, tip: str, rubric: Rubric) -> Candidate:
     if not _has_words(tip):
         return Candidate(slot=slot, failure=EMPTY_TIP)

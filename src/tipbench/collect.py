@@ -69,12 +69,14 @@ def plan_collect(
     cells: Sequence[Cell], *, tracking: Tracking, experiment: Experiment | None, reuse_from: Experiment | None
 ) -> Plan:
     """What is there already, what can be taken over, what is missing. Generates and writes nothing."""
-    stored = _stored_cells(tracking, experiment) if experiment else ()
+    here = tracking.read_runs(experiment) if experiment else []
+    stored = read_evidence(here).cells
     known = {cell.facts.key for cell in stored}
     missing = tuple(cell for cell in cells if cell.key not in known)
-    elsewhere = _stored_cells(tracking, reuse_from) if reuse_from else ()
+    elsewhere = tracking.read_runs(reuse_from) if reuse_from else []
     wanted = {cell.key for cell in missing}
-    reusable = {cell.facts.key: cell for cell in elsewhere if cell.facts.key in wanted}
+    # Retired cells answered the same question: their answer is taken, not generated again.
+    reusable = {c.facts.key: c for c in (*read_cells(here), *read_cells(elsewhere)) if c.facts.key in wanted}
     return Plan(cells=tuple(cells), stored=stored, reusable=reusable, missing=missing)
 
 
@@ -84,8 +86,8 @@ def collect_cells(plan: Plan, *, store: Store, engine_of: Callable[[Model], Engi
     Raises:
         EngineUnavailable: the engine is gone; nothing more can be generated.
     """
-    if plan.missing:
-        _store_pack(plan.missing[0].pack, store)
+    if plan.cells:
+        _store_pack(plan.cells[0].pack, store)
     for cell in plan.to_reuse:
         yield _reuse_cell(cell, plan.reusable[cell.key], store)
     for model, group in groupby(plan.to_generate, key=lambda cell: cell.model):
@@ -110,10 +112,6 @@ def _estimate_cell(cell: Cell, stored: Iterable[StoredCell]) -> float:
     return 30.0 * cell.options.n_tips / tokens_per_second
 
 
-def _stored_cells(tracking: Tracking, experiment: Experiment) -> tuple[StoredCell, ...]:
-    return read_evidence(tracking.read_runs(experiment)).cells
-
-
 def _collect_model(cells: Sequence[Cell], *, engine: Engine, store: Store) -> Generator[Collected]:
     with engine.load(cells[0].model) as loaded:
         # Whoever held the engine before us may have made some of these cells.
@@ -124,7 +122,7 @@ def _collect_model(cells: Sequence[Cell], *, engine: Engine, store: Store) -> Ge
                 continue
             yield _generate_cell(cell, loaded, store, load_seconds=loaded.load_seconds if first else 0.0)
             first = False
-        store.tracking.flush(patience_seconds=HAND_OVER_SECONDS)
+        store.tracking.settle(patience_seconds=HAND_OVER_SECONDS)
 
 
 def _generate_cell(cell: Cell, loaded: LoadedModel, store: Store, *, load_seconds: float) -> Collected:

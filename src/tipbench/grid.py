@@ -103,12 +103,14 @@ def prepare_grid(settings: Settings, *, find_model: Callable[[str], Model]) -> l
     if problems or pack is None or models is None or prompts is None or scenarios is None:
         raise Problems(problems)
     options = _options(settings, pack)
-    return [
+    cells = [
         Cell(pack, model, prompt, scenario, options)
         for model in models
         for prompt in prompts
         for scenario in scenarios
     ]
+    _refuse_same_contents(cells)
+    return cells
 
 
 def open_pack(name: str) -> Pack:
@@ -149,6 +151,18 @@ def _find_models(text: str, find_model: Callable[[str], Model]) -> tuple[Model, 
     models = tuple(model for model in found if model is not None)
     _refuse_doubles(models)
     return models
+
+
+def _refuse_same_contents(cells: Sequence[Cell]) -> None:
+    """Two names for one content would be one cell, stored under either name."""
+    known: dict[str, Cell] = {}
+    for cell in cells:
+        first = known.setdefault(cell.key, cell)
+        if first is not cell:
+            raise UsageError(
+                f"{first.name!r} and {cell.name!r} ask the same weights the same question",
+                hint="One of the two names is enough: leave the other away.",
+            )
 
 
 def _refuse_doubles(models: Sequence[Model]) -> None:

@@ -51,9 +51,20 @@ def candidate_of(pack: Pack) -> Callable[[Member], Candidate]:
     return make
 
 
+def desk_of(pack: Pack) -> Desk:
+    hash_of = {scenario.id: scenario.hash for scenario in pack.scenarios}
+    return Desk(
+        rubric=pack.rubric,
+        scenarios={scenario.hash: scenario for scenario in pack.scenarios},
+        anchors=tuple(a.model_copy(update={"scenario": hash_of[a.scenario]}) for a in pack.anchors),
+        candidate_of=candidate_of(pack),
+        models=MODELS,
+    )
+
+
 def build(cells: list[StoredCell], pack: Pack, seed: int) -> Sitting:
     section = split_sections(draw_blocks(cells, taken={}, limit=3, rng=random.Random(seed)))[0]
-    desk = Desk(pack=pack, candidate_of=candidate_of(pack), models=MODELS)
+    desk = desk_of(pack)
     return build_sitting(section, desk=desk, seen=set(), order_seed=seed)
 
 
@@ -77,7 +88,7 @@ def test_anchors_of_a_sitting_are_spread_over_the_scale(cells: list[StoredCell],
 
 
 def test_anchors_rest_for_a_judge_who_saw_them(cells: list[StoredCell], pack: Pack) -> None:
-    desk = Desk(pack=pack, candidate_of=candidate_of(pack), models=MODELS)
+    desk = desk_of(pack)
     recent: list[tuple[str, ...]] = []
     for seed, section in enumerate(
         split_sections(draw_blocks(cells, taken={}, limit=None, rng=random.Random(0)))
@@ -156,8 +167,11 @@ def test_no_model_prompt_digest_run_or_key_is_in_the_sheet(cells: list[StoredCel
         ("As Qwen2.5, I suggest a walk.", "As [model], I suggest a walk."),
         ("SmolLM2-135M says: breathe.", "[model] says: breathe."),
         ("I am qwen2.5:0.5b!", "I am [model]!"),
-        ("Visit the llama farm.", "Visit the [model] farm."),
-        ("Take a philosophical view.", "Take a philosophical view."),
+        ("Visit the llama farm with Philip.", "Visit the llama farm with Philip."),
+        ("I am Llama 3.2, made by Meta.", "I am [model], made by [model]."),
+        ("Gemma here, created by Google DeepMind.", "[model] here, created by [model]."),
+        ("Take a philosophical view of the granite.", "Take a philosophical view of the granite."),
+        ("Meet Anna at Google.", "Meet Anna at Google."),
         ("Write it down.", "Write it down."),
     ],
 )

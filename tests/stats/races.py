@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from tests.stats.bars import Methods, Seen, all_best, share
-from tests.stats.simulator import Campaign, Setting
+from tests.stats.simulator import Campaign, Key, Setting
 
 
 @dataclass
@@ -58,7 +58,7 @@ def _run_races(world: str, methods: Methods, seeds: tuple[int, ...]) -> tuple[Ra
     return adaptive, uniform
 
 
-def _uniform_block(campaign: Campaign) -> list[tuple[int, int, int]]:
+def _uniform_block(campaign: Campaign) -> list[Key]:
     arms, scenarios, candidates = campaign.shown.shape
     left = np.full((scenarios,), candidates)
     for arm, scenario, _ in campaign.lazy:

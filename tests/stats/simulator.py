@@ -6,7 +6,7 @@ sittings that may be harsher or stretch the scale; the auto judge is noisy, leni
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from tipbench.stats import Next, Score
 
 Floats = NDArray[np.float64]
+Key = tuple[int, int, int]
+"""Arm, scenario, candidate."""
 
 CANDIDATES = 5
 LEVEL = 9.4
@@ -64,9 +66,8 @@ class Campaign:
     effects: Floats = field(init=False)
     shown: Floats = field(init=False)
     auto: Floats | None = field(init=False)
-    lazy: dict[tuple[int, int, int], tuple[int, int]] = field(
-        init=False, default_factory=dict[tuple[int, int, int], tuple[int, int]]
-    )
+    lazy: dict[Key, Score] = field(init=False, default_factory=dict[Key, Score])
+    """What was judged so far, in that order."""
     sittings: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
@@ -86,6 +87,7 @@ class Campaign:
             random,
         )
         self.auto = self._auto_scores() if setting.correlation is not None else None
+        self._unjudged = self._unjudged_scores()
         self._order = random.permuted(np.tile(np.arange(CANDIDATES), (*size[:2], 1)), axis=2)
 
     @property
@@ -101,7 +103,7 @@ class Campaign:
         rounds = -(-count // scenarios)
         order = np.concatenate([self.random.permutation(scenarios) for _ in range(rounds)])[:count]
         seen = [0] * scenarios
-        blocks: list[list[tuple[int, int, int]]] = []
+        blocks: list[list[Key]] = []
         for s in order.tolist():
             blocks.append([(g, s, int(self._order[g, s, seen[s]])) for g in range(arms)])
             seen[s] += 1
@@ -112,7 +114,7 @@ class Campaign:
         for start in range(0, len(items), size):
             self.judge(items[start : start + size])
 
-    def judge(self, items: Iterable[tuple[int, int, int] | Next]) -> None:
+    def judge(self, items: Iterable[Key | Next]) -> None:
         """One sitting over these candidates."""
         offset = self.random.normal(0.0, self.setting.offset_sd)
         stretch = 1.0 + self.random.normal(0.0, self.setting.stretch_sd)
@@ -121,21 +123,23 @@ class Campaign:
             quality = LEVEL + stretch * (self.shown[key] - LEVEL) + offset
             noise = SCALE_NOISE * self._loud[key[0]] * self.random.standard_normal(3)
             scales = np.clip(np.rint(quality / 3.0 + noise), 1, 5)
-            self.lazy[key] = (int(scales.sum()) + int(self._flags[key]), self.sittings)
+            self.lazy[key] = replace(
+                self._unjudged[key], lazy=int(scales.sum()) + int(self._flags[key]), sitting=self.sittings
+            )
         self.sittings += 1
 
     def records(self, verdicts: int | None = None) -> list[Score]:
         """Every candidate, with what the judges said so far, or in their first verdicts."""
-        arms, scenarios, candidates = self.shown.shape
-        auto = None if self.auto is None else self.auto.tolist()
         lazy = self.lazy if verdicts is None else dict(islice(self.lazy.items(), verdicts))
-        nothing = (None, None)
-        return [
-            Score(g, s, c, None if auto is None else auto[g][s][c], *lazy.get((g, s, c), nothing))
-            for g in range(arms)
-            for s in range(scenarios)
-            for c in range(candidates)
-        ]
+        return list((self._unjudged | lazy).values())
+
+    def _unjudged_scores(self) -> dict[Key, Score]:
+        auto = self.auto
+        return {
+            key: Score(*key, auto=None if auto is None else float(auto[key]))
+            for key in np.ndindex(self.shown.shape)
+            if len(key) == 3
+        }
 
     def _auto_scores(self) -> Floats:
         setting, random = self.setting, self.random

@@ -41,7 +41,12 @@ def _coverage_bars() -> list[Bar]:
         Bar("coverage, auto +2 for one arm, its pairs", coverage(skewed, 96, of_arm=0), low=0.93, high=0.97),
         Bar("coverage, 50 scenarios, 600 verdicts", coverage(wide, 600), low=0.93, high=0.97, short=60),
         Bar("coverage, pairs with an arm twice as noisy, 96", coverage(NOISY, 96, of_arm=0), low=0.92),
-        Bar("coverage, pairs with an arm twice as noisy, 192", coverage(NOISY, 192, of_arm=0), low=0.92),
+        Bar(
+            "coverage, pairs with an arm twice as noisy, 192",
+            coverage(NOISY, 192, of_arm=0),
+            low=0.92,
+            short=600,
+        ),
     ]
 
 

@@ -1,6 +1,7 @@
 """`tipbench collect`."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from tipbench.cli.session import (
 from tipbench.collect import Collected, Store, collect_cells, estimate_seconds, plan_collect
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine
-from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingUnavailable
+from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingRefused, TrackingUnavailable
 from tipbench.grid import Cell, prepare_grid
 from tipbench.records import Model
 from tipbench.settings import read_settings
@@ -97,7 +98,7 @@ class Job:
             return
         for name, value in numbers.items():
             shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-            self.session.say.print(f"{name.replace('_', ' '):18} {shown}")
+            self.session.say.print(f"{name.replace('_', ' '):18} {shown}", markup=False)
 
     def run(self, cells: list[Cell]) -> None:
         """Collects, shows progress, and says what comes next."""
@@ -105,10 +106,11 @@ class Job:
         left = tracking.deliver_left_over()
         if left.delivered:
             say.print(f"{left.delivered} writes that an earlier run left were delivered")
+        for message in (*left.notes, *(f"refused by MLflow: {message}" for _, message in left.refused)):
+            say.print(f"· {message}", markup=False)
+        reuse_from = self._reuse_experiment()
         experiment = tracking.ensure_experiment(settings.experiment)
-        plan = plan_collect(
-            cells, tracking=tracking, experiment=experiment, reuse_from=self._reuse_experiment()
-        )
+        plan = plan_collect(cells, tracking=tracking, experiment=experiment, reuse_from=reuse_from)
         store = Store(tracking, experiment, self.session.stamps, settings.judge_kind)
         if not self.as_json:
             say.print(
@@ -144,15 +146,20 @@ class Job:
             click.echo(json.dumps(summary))
         if report.refused:
             for _, message in report.refused:
-                self.session.say.print(f"[red]refused by MLflow:[/red] {message}", highlight=False)
-        if report.left_in_journal or report.refused:
-            waiting = report.left_in_journal + len(report.refused)
+                self.session.say.print(f"refused by MLflow: {message}", markup=False)
+            raise TrackingRefused(
+                f"MLflow refused {len(report.refused)} writes: they are kept in "
+                f"{str(self.session.settings.home / 'journal')!r} but do not count",
+                hint="Mend what MLflow complains about, then run the same command again.",
+            )
+        if report.left_in_journal:
             raise TrackingUnavailable(
-                f"{waiting} cells are safe in the journal but not in MLflow",
+                f"{report.left_in_journal} writes are safe in the journal but not in MLflow",
                 hint="Run the same command again when MLflow answers: nothing is generated twice.",
             )
         if not self.as_json:
             name = self.session.settings.experiment
-            self.session.say.print(f"{total} cells are in experiment {name!r}. Next:")
-            self.session.say.print(f"  tipbench judge --experiment {name} --export sheet.json")
-            self.session.say.print(f"  tipbench compare --experiment {name}")
+            say = self.session.say
+            say.print(f"{total} cells are in experiment {name!r}. Next:", markup=False)
+            say.print(f"  tipbench judge --experiment {shlex.quote(name)} --export sheet.json", markup=False)
+            say.print(f"  tipbench compare --experiment {shlex.quote(name)}", markup=False)

@@ -31,7 +31,7 @@ def command(**flags: object) -> None:
     say.rule("2 Collect: 1 model × 3 prompts × 4 scenarios, every cell an MLflow run")
     with start_session(settings, say=say) as session:
         Job(session, engine_of=engines.engine_of, reuse_from=None, as_json=False).run(cells)
-        say.rule("3 Compare: nobody has judged yet, and the board says so")
+        say.rule("3 Compare: the board says what is known, and how much is judged")
         report = compare_experiment(session.tracking, EXPERIMENT, by="arm")
         print_report(report, say)
         say.print(

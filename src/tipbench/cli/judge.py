@@ -5,13 +5,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.table import Table
 
 from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
 from tipbench.errors import UsageError
+from tipbench.judging.export import Handout
 from tipbench.judging.handout import Request
 from tipbench.judging.phase import Judging, Taken
-from tipbench.judging.sheet import Sheet
 from tipbench.judging.status import Status
 
 FilePath = click.Path(dir_okay=False, path_type=Path)
@@ -46,18 +47,29 @@ def command(
     **flags: object,
 ) -> None:
     """Hand out what waits for a judge (--export FILE), take the verdicts in (--apply FILE)."""
+    given_first = [
+        f"--{name.removeprefix('as_').replace('_', '-')}"
+        for name in ctx.params
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
     if ctx.invoked_subcommand is not None:
-        if export or apply:
-            raise UsageError(f"`judge {ctx.invoked_subcommand}` takes no --export or --apply before it")
+        if given_first:
+            raise UsageError(
+                f"{', '.join(given_first)} stands before `{ctx.invoked_subcommand}`",
+                hint=f"Write: tipbench judge {ctx.invoked_subcommand} … {given_first[0]} …",
+            )
         return
     if (export is None) == (apply is None):
         raise UsageError("judge takes exactly one of --export FILE and --apply FILE")
+    foreign = {"--close"} if export else {"--blocks", "--judge-kind"}
+    for name in sorted(foreign & set(given_first)):
+        raise UsageError(f"{name} does not go with {'--export' if export else '--apply'}")
     given = flags | {"experiment": experiment, "judged_by": judged_by}
     with open_session(given, for_machines=as_json) as session:
         if export is not None:
             request = Request(session.settings.judged_by, judge_kind=judge_kind, blocks=blocks)
-            sheet = _judging(session).hand_out(export, request, experiment=session.settings.experiment)
-            _print_export(session, export, sheet, as_json=as_json)
+            handout = _judging(session).hand_out(export, request, experiment=session.settings.experiment)
+            _print_export(session, export, handout, as_json=as_json)
         elif apply is not None:
             taken = _judging(session).take_in(apply, experiment=experiment, judged_by=judged_by, close=close)
             _print_apply(session, taken, as_json=as_json)
@@ -83,30 +95,61 @@ def status(*, as_json: bool, **flags: object) -> None:
 @mlflow_options
 def close_judging(*, reason: str, **flags: object) -> None:
     """End judging of an experiment: what is not judged stays so."""
-    if not reason.strip() or len(reason) > 2_000:
-        raise UsageError("the reason must have 1 to 2,000 characters", hint="Say why judging ends here.")
     with open_session(flags) as session:
         name = session.settings.experiment
-        _judging(session).end(reason.strip(), experiment=name)
+        _judging(session).end(_check_reason(reason), experiment=name)
         session.say.print(f"judging of {name!r} is closed: {reason}", markup=False)
+
+
+@command.command(name="reopen")
+@click.option("--reason", required=True, help="Why judging goes on.")
+@experiment_option
+@mlflow_options
+def reopen_judging(*, reason: str, **flags: object) -> None:
+    """Open judging of an experiment again."""
+    with open_session(flags) as session:
+        name = session.settings.experiment
+        _judging(session).reopen(_check_reason(reason), experiment=name)
+        session.say.print(f"judging of {name!r} is open again: {reason}", markup=False)
+
+
+@command.command(name="release")
+@click.argument("sitting")
+@experiment_option
+@mlflow_options
+def release_sitting(*, sitting: str, **flags: object) -> None:
+    """Take SITTING back from its judge (a lost file): complete blocks count, the rest waits again."""
+    with open_session(flags) as session:
+        state = _judging(session).release(sitting, experiment=session.settings.experiment)
+        session.say.print(f"sitting {sitting} is {state}", markup=False)
+
+
+def _check_reason(reason: str) -> str:
+    if not reason.strip() or len(reason) > 2_000:
+        raise UsageError("the reason must have 1 to 2,000 characters", hint="Say it in a sentence.")
+    return reason.strip()
 
 
 def _judging(session: Session) -> Judging:
     return Judging(session.tracking, session.stamps, session.settings.home / "locks")
 
 
-def _print_export(session: Session, path: Path, sheet: Sheet | None, *, as_json: bool) -> None:
-    sections = len(sheet.sections) if sheet else 0
-    items = sum(len(section.items) for section in sheet.sections) if sheet else 0
+def _print_export(session: Session, path: Path, handout: Handout | None, *, as_json: bool) -> None:
+    sections = len(handout.sheet.sections) if handout else 0
+    items = sum(len(section.items) for section in handout.sheet.sections) if handout else 0
     if as_json:
-        click.echo(json.dumps({"file": str(path) if sheet else None, "sections": sections, "items": items}))
-    elif sheet is None:
-        session.say.print("nothing waits for a lazy judge that is not with one already")
-        session.say.print(f"  tipbench judge status --experiment {session.settings.experiment}", markup=False)
+        click.echo(json.dumps({"file": str(path) if handout else None, "sections": sections, "items": items}))
+        return
+    say = session.say
+    for remark in handout.remarks if handout else ():
+        say.print(f"· {remark}", markup=False)
+    if handout is None:
+        say.print("nothing waits for a lazy judge that is not with one already")
+        say.print(f"  tipbench judge status --experiment {session.settings.experiment}", markup=False)
     else:
-        session.say.print(f"{items} items in {sections} sections (one sitting each) in {path}", markup=False)
-        session.say.print("Fill in the scores, then:")
-        session.say.print(f"  tipbench judge --apply {path}", markup=False)
+        say.print(f"{items} items in {sections} sections (one sitting each) in {path}", markup=False)
+        say.print("Fill in the scores, then:")
+        say.print(f"  tipbench judge --apply {path}", markup=False)
 
 
 def _print_apply(session: Session, taken: Taken, *, as_json: bool) -> None:
@@ -123,10 +166,11 @@ def _print_apply(session: Session, taken: Taken, *, as_json: bool) -> None:
 
 
 def _print_status(session: Session, found: Status) -> None:
-    closed = ", judging closed" if found.judging_closed else ""
+    auto = f", {found.waiting_for_auto} for an automatic one" if found.waiting_for_auto else ""
+    closed = f"; judging was closed: {found.close_reason}" if found.close_reason else ""
     session.say.print(
         f"{found.experiment}: judged {found.judged} of {found.candidates} candidates in {found.cells} cells, "
-        f"{found.waiting} wait{closed}",
+        f"{found.waiting} wait for a lazy judge{auto}{closed}",
         markup=False,
     )
     if not found.sittings:

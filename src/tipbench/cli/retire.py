@@ -4,9 +4,8 @@ import click
 
 from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
 from tipbench.errors import TrackingUnavailable, UsageError
-from tipbench.tracking.cells import StoredCell
+from tipbench.tracking.cells import StoredCell, read_cells
 from tipbench.tracking.contents import KINDS, content_of, format_content
-from tipbench.tracking.evidence import read_evidence
 
 
 @click.command(name="retire")
@@ -15,10 +14,12 @@ from tipbench.tracking.evidence import read_evidence
 @click.option("--scenario", metavar="NAME@HASH", help="Cells of this content of a scenario.")
 @click.option("--rubric", metavar="NAME@HASH", help="Cells judged by this content of a rubric.")
 @click.option("--options", metavar="HASH", help="Cells asked with these options.")
+@click.option("--undo", is_flag=True, help="Take it back into the comparison.")
 @experiment_option
 @mlflow_options
 def command(
     *,
+    undo: bool,
     model: str | None,
     prompt: str | None,
     scenario: str | None,
@@ -33,14 +34,14 @@ def command(
         raise UsageError(f"retire takes exactly one of {', '.join('--' + kind for kind in KINDS)}")
     ((kind, value),) = wanted.items()
     with open_session(flags) as session:
-        retire(session, kind=kind, value=value)
+        retire(session, kind=kind, value=value, undo=undo)
 
 
-def retire(session: Session, *, kind: str, value: str) -> None:
-    """Tags the cells of this content."""
+def retire(session: Session, *, kind: str, value: str, undo: bool) -> None:
+    """Tags the cells of this content, or takes the tag away."""
     tracking, name = session.tracking, session.settings.experiment
     experiment = tracking.find_experiment(name)
-    cells = read_evidence(tracking.read_runs(experiment)).cells
+    cells = [cell for cell in read_cells(tracking.read_runs(experiment)) if cell.retired == undo]
     found = [cell for cell in cells if _written(cell, kind) == value]
     if not found:
         known = sorted({_written(cell, kind) for cell in cells})
@@ -49,12 +50,14 @@ def retire(session: Session, *, kind: str, value: str) -> None:
         )
     for cell in found:
         blank = session.stamps.blank(experiment)
-        tags = {"tipbench.retired": f"{kind} {value}"}
+        tags = {"tipbench.retired": "" if undo else f"{kind} {value}"}
+        tags |= {"judge_pending": str(undo and bool(cell.answered_slots)).lower()}
         tracking.submit(blank.model_copy(update={"run_id": cell.run.run_id, "tags": tags}))
     report = tracking.flush()
     if report.left_in_journal or report.refused:
         raise TrackingUnavailable("not all cells could be tagged", hint="Run the same command again.")
-    session.say.print(f"retired {len(found)} cells with {kind} {value}; nothing was deleted", markup=False)
+    did = "took back" if undo else "retired"
+    session.say.print(f"{did} {len(found)} cells with {kind} {value}; nothing was deleted", markup=False)
 
 
 def _written(cell: StoredCell, kind: str) -> str:

@@ -24,13 +24,15 @@ def read_sheet(path: Path) -> Sheet:
         NewerSchema: it was written by a newer tipbench.
     """
     try:
-        data: object = json.loads(path.read_text(encoding="utf-8"))
+        data: object = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise SheetError(f"{str(path)!r} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise SheetError(f"{str(path)!r} is not UTF-8 text: {error.reason}") from error
     except json.JSONDecodeError as error:
         raise SheetError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise SheetError(f"{str(path)!r} is no sheet: {error}") from error
     _check_format(path, data)
     try:
         return Sheet.model_validate(data)

@@ -1,6 +1,6 @@
 """Apply: a filled sheet becomes verdicts. Checked whole, then stored, closed, shown."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,12 +8,12 @@ from tipbench.errors import SheetError
 from tipbench.judging.answers import check_section, read_sheet, refuse_sheet
 from tipbench.judging.backlog import Backlog
 from tipbench.judging.closing import Registrar, close_sitting
+from tipbench.judging.handout import LEASE_MS
 from tipbench.judging.sheet import Sheet
 from tipbench.judging.submissions import read_answers, store_submission
 from tipbench.judging.views import view_writes
 from tipbench.records import content_hash
-from tipbench.tracking.cells import StoredCell
-from tipbench.tracking.evidence import read_evidence
+from tipbench.tracking.cells import StoredCell, read_cells
 from tipbench.tracking.runs import Run
 from tipbench.tracking.sittings import Answer, BlindKey, StoredSitting, read_sittings, sitting_write
 
@@ -48,8 +48,12 @@ def check_sheet(path: Path, sheet: Sheet, *, backlog: Backlog, judged_by: str | 
     known = {sitting.facts.token: sitting for sitting in backlog.evidence.sittings}
     filled: list[_Filled] = []
     problems: list[str] = []
+    seen: set[str] = set()
     for section in sheet.sections:
         sitting = known.get(section.sitting)
+        if section.sitting in seen:
+            problems.append(f"sitting {section.sitting!r} stands twice in the file")
+        seen.add(section.sitting)
         if sitting is None:
             problems.append(f"sitting {section.sitting!r} is not of experiment {sheet.experiment!r}")
             continue
@@ -67,24 +71,35 @@ def apply_sections(
     filled: Sequence[_Filled], *, runs: Sequence[Run], registrar: Registrar, close: bool
 ) -> Iterator[Applied]:
     """Stores the answers section by section; what was yielded is stored."""
-    cells = {cell.run.run_id: cell for cell in read_evidence(runs).cells}
+    cells = {cell.run.run_id: cell for cell in read_cells(runs)}
     for each in filled:
-        if not each.answers and not (close and each.sitting.submissions):
+        sitting = _sitting_of(each, runs=runs, registrar=registrar) if each.answers else _begun(each, runs)
+        if sitting is None or (not each.answers and not close):
             yield Applied(each.sitting.facts.token, each.judged_by, 0, len(each.key.items), "not begun")
             continue
-        sitting = _sitting_of(each, runs=runs, registrar=registrar)
-        yield _apply_section(replace(each, sitting=sitting), cells=cells, registrar=registrar, close=close)
+        # A cell that was deleted in MLflow since takes no verdict and holds up no other.
+        key = _without_deleted(each.key, cells)
+        filled_now = replace(each, sitting=sitting, key=key)
+        yield _apply_section(filled_now, cells=cells, registrar=registrar, close=close)
 
 
 def close_expired(backlog: Backlog, registrar: Registrar) -> list[str]:
     """Closes what ran out or was left half closed; returns the tokens."""
+    return close_all(
+        (s for s in backlog.evidence.sittings if not s.is_open(backlog.now_ms)), backlog, registrar
+    )
+
+
+def close_all(sittings: Iterable[StoredSitting], backlog: Backlog, registrar: Registrar) -> list[str]:
+    """Closes those that are not closed: complete blocks count, the rest goes back. Returns the tokens."""
     closed: list[str] = []
-    for sitting in backlog.evidence.sittings:
-        if sitting.state != "open" or sitting.is_open(backlog.now_ms):
+    cells = {cell.run.run_id: cell for cell in read_cells(backlog.runs)}
+    for sitting in sittings:
+        if sitting.state != "open":
             continue
         close_sitting(
             sitting,
-            key=backlog.key_of(sitting),
+            key=_without_deleted(backlog.key_of(sitting), cells),
             answers=read_answers(sitting, registrar),
             submissions=sitting.submissions,
             registrar=registrar,
@@ -102,7 +117,7 @@ def refresh_views(backlog: Backlog, registrar: Registrar) -> int:
         evidence.cells,
         evidence=evidence,
         rubric_of=lambda cell: backlog.pack_of(cell.facts.pack_hash).rubric,
-        blank=iter(lambda: registrar.stamps.blank(registrar.experiment), None),
+        make_blank=lambda: registrar.stamps.blank(registrar.experiment),
     )
     for write in writes:
         registrar.tracking.submit(write)
@@ -141,7 +156,7 @@ def _apply_section(
     if sitting.claimed_close:
         outcome = "revision kept; it counts only when a person accepts it" if changed else "unchanged"
         answers, submissions = previous, sitting.submissions
-    elif len(answers) == len(key.items) or close:
+    elif all(item.id in answers for item in key.items) or close:
         outcome = "accepted"
     else:
         outcome = "open"
@@ -151,7 +166,27 @@ def _apply_section(
         )
         if not closed.blocks:
             outcome = "closed without a complete block"
+        elif outcome == "accepted" and set(closed.submissions) != set(submissions):
+            outcome = "closed by somebody else before: kept as a revision"
     return Applied(sitting.facts.token, each.judged_by, len(answers), len(key.items), outcome)
+
+
+def _begun(each: _Filled, runs: Sequence[Run]) -> StoredSitting | None:
+    """The sitting that a section without answers speaks of, if this judge has one."""
+    if each.sitting.judged_by in {"", each.judged_by}:
+        return each.sitting
+    return next((s for s in read_sittings(runs) if s.facts.token == _second_token(each)), None)
+
+
+def _second_token(each: _Filled) -> str:
+    return content_hash([each.sitting.facts.token, each.judged_by])[:12]
+
+
+def _without_deleted(key: BlindKey, cells: Mapping[str, StoredCell]) -> BlindKey:
+    return BlindKey(
+        items=tuple(item for item in key.items if not item.cell or item.cell in cells),
+        failed=tuple(member for member in key.failed if member.cell in cells),
+    )
 
 
 def _sitting_of(each: _Filled, *, runs: Sequence[Run], registrar: Registrar) -> StoredSitting:
@@ -160,13 +195,18 @@ def _sitting_of(each: _Filled, *, runs: Sequence[Run], registrar: Registrar) -> 
     owner = sitting.judged_by or registrar.tracking.claim(sitting.run.run_id, "judged_by", each.judged_by)
     if owner == each.judged_by:
         return replace(sitting, judged_by=owner)
-    token = content_hash([sitting.facts.token, each.judged_by])[:12]
+    token = _second_token(each)
     known = {other.facts.token: other for other in read_sittings(runs)}
     if token not in known:
-        facts = sitting.facts.model_copy(
-            update={"token": token, "drawn": "second", "of": sitting.facts.token}
-        )
         blank = registrar.stamps.blank(registrar.experiment)
+        facts = sitting.facts.model_copy(
+            update={
+                "token": token,
+                "drawn": "second",
+                "of": sitting.facts.token,
+                "expires_ms": blank.start_time + LEASE_MS,
+            }
+        )
         # The attempt id says which sitting it is: two at once adopt each other's run instead of making two.
         write = sitting_write(
             facts,

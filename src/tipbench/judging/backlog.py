@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from tipbench.judging.anchors import REST_SITTINGS
 from tipbench.judging.blocks import Member
+from tipbench.judging.sheet import Desk
 from tipbench.pack import parse_pack
-from tipbench.records import Candidate, Pack
+from tipbench.records import Anchor, Candidate, Pack
 from tipbench.tracking import Tracking
 from tipbench.tracking.cells import read_candidates
 from tipbench.tracking.evidence import Evidence, read_evidence
@@ -45,18 +46,27 @@ class Backlog:
         return BlindKey.model_validate_json(self.read_artifact(sitting.run, KEY_FILE))
 
 
-def read_judging_pack(backlog: Backlog) -> Pack:
-    """The pack of cells with one rubric; where prompts were added later, all scenarios and anchors."""
-    hashes = dict.fromkeys(cell.facts.pack_hash for cell in backlog.evidence.cells)
-    packs = [backlog.pack_of(pack_hash) for pack_hash in hashes]
-    scenarios = {scenario.id: scenario for pack in packs for scenario in pack.scenarios}
-    anchors = {anchor.id: anchor for pack in packs for anchor in pack.anchors}
-    return packs[-1].model_copy(
-        update={"scenarios": tuple(scenarios.values()), "anchors": tuple(anchors.values())}
+def make_desk(backlog: Backlog) -> Desk:
+    """What sittings over these cells are built from; the cells were checked to share one rubric."""
+    packs = [
+        backlog.pack_of(h) for h in dict.fromkeys(cell.facts.pack_hash for cell in backlog.evidence.cells)
+    ]
+    scenarios = {scenario.hash: scenario for pack in packs for scenario in pack.scenarios}
+    anchors: dict[str, Anchor] = {}
+    for pack in packs:
+        hash_of = {scenario.id: scenario.hash for scenario in pack.scenarios}
+        for anchor in pack.anchors:
+            anchors[anchor.id] = anchor.model_copy(update={"scenario": hash_of[anchor.scenario]})
+    return Desk(
+        rubric=packs[-1].rubric,
+        scenarios=scenarios,
+        anchors=tuple(anchors.values()),
+        candidate_of=_candidate_reader(backlog),
+        models=tuple(sorted({cell.facts.model for cell in backlog.evidence.cells})),
     )
 
 
-def candidate_reader(backlog: Backlog) -> Callable[[Member], Candidate]:
+def _candidate_reader(backlog: Backlog) -> Callable[[Member], Candidate]:
     """Reads the candidate of a drawn slot, each cell's file once."""
     texts: dict[str, tuple[Candidate, ...]] = {}
 

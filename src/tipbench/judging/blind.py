@@ -5,20 +5,21 @@ import re
 from collections.abc import Iterable
 
 ALPHABET = "bcdfghjkmnpqrstwxyz23456789"
-FAMILIES = (
-    "llama",
-    "gemma",
-    "qwen",
-    "phi",
-    "mistral",
-    "smollm",
-    "deepseek",
-    "granite",
-    "gpt",
-    "olmo",
-    "falcon",
+NAMES = ("deepseek", "gemma", "gpt", "mistral", "olmo", "qwen", "smollm")
+WORDS = ("falcon", "granite", "llama", "phi")
+"""Families named after ordinary words: masked only with a version, as in `llama3.2`."""
+VENDORS = (
+    "Alibaba(?: Cloud)?",
+    "Google(?: DeepMind)?",
+    "Hugging ?Face",
+    "IBM",
+    "Meta(?: AI)?",
+    "Microsoft",
+    "OpenAI",
 )
 MASK = "[model]"
+_VERSION = r"[-_.: ]?\d(?:[\w.:-]*\w)?"
+_FAMILY = rf"(?:{'|'.join(NAMES)})(?:{_VERSION})?|(?:{'|'.join(WORDS)}){_VERSION}"
 
 
 def make_id(rng: random.Random, *, length: int = 8) -> str:
@@ -27,18 +28,15 @@ def make_id(rng: random.Random, *, length: int = 8) -> str:
 
 
 def mask_names(text: str, models: Iterable[str]) -> str:
-    """The text with every name of these models replaced, and of their families with any version."""
-    names = {name for model in models for name in _names_of(model)}
-    families = {family for name in names for family in FAMILIES if name.lower().startswith(family)}
-    patterns = [rf"{family}(?:[\w.:-]*\w)?" for family in sorted(families)]
-    patterns += [re.escape(name) for name in sorted(names, key=len, reverse=True)]
-    if not patterns:
-        return text
-    return re.sub(rf"(?<!\w)(?:{'|'.join(patterns)})(?!\w)", MASK, text, flags=re.IGNORECASE)
+    """The text without the names of these models, of well-known families and, after "by", their makers."""
+    names = sorted({name for model in models for name in _names_of(model)}, key=len, reverse=True)
+    pattern = "|".join([_FAMILY, *(re.escape(name) for name in names)])
+    text = re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", MASK, text, flags=re.IGNORECASE)
+    return re.sub(rf"(?i)(?<=\bby )(?:{'|'.join(VENDORS)})\b", MASK, text)
 
 
 def _names_of(model: str) -> set[str]:
     name = model.rsplit("/", 1)[-1]
     names = {model, name, name.split(":", 1)[0]}
     # A model called `coach` would take an ordinary word out of the tips: only telling names are masked.
-    return {name for name in names if re.search(r"[\d_:/-]", name) or name.lower().startswith(FAMILIES)}
+    return {name for name in names if re.search(r"[\d_:/-]", name)}

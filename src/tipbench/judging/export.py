@@ -2,17 +2,19 @@
 
 import json
 import os
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
 from tipbench.errors import TipbenchError, UsageError
-from tipbench.judging.backlog import Backlog, read_judging_pack
+from tipbench.judging.backlog import Backlog, make_desk
 from tipbench.judging.closing import Registrar
 from tipbench.judging.handout import (
     LEASE_MS,
     Request,
     draw_sections,
+    lonely_arms,
     make_sittings,
     seed_source,
     store_sittings,
@@ -23,7 +25,15 @@ from tipbench.tracking.evidence import Evidence
 from tipbench.tracking.runs import Experiment
 
 
-def export_sheet(path: Path, request: Request, *, backlog: Backlog, registrar: Registrar) -> Sheet | None:
+@dataclass(frozen=True)
+class Handout:
+    """What was handed out, and what people should know about it."""
+
+    sheet: Sheet
+    remarks: tuple[str, ...] = ()
+
+
+def export_sheet(path: Path, request: Request, *, backlog: Backlog, registrar: Registrar) -> Handout | None:
     """Writes the sheet and its schema; None when nothing waits.
 
     Raises:
@@ -36,20 +46,22 @@ def export_sheet(path: Path, request: Request, *, backlog: Backlog, registrar: R
     sections = draw_sections(backlog, request, rng=Random(seeds()))
     if not sections:
         return None
-    pack = read_judging_pack(backlog)
-    sittings = make_sittings(sections, pack=pack, backlog=backlog, judged_by=request.judged_by, seeds=seeds)
+    desk = make_desk(backlog)
+    sittings = make_sittings(sections, desk=desk, backlog=backlog, judged_by=request.judged_by, seeds=seeds)
     sheet = Sheet(
         experiment=experiment.name,
         experiment_uid=experiment.uid,
-        rubric=sheet_rubric(pack.rubric),
+        rubric=sheet_rubric(desk.rubric),
         sections=tuple(_section(sitting, request, now_ms=backlog.now_ms) for sitting in sittings),
     )
     part = part_file(path)
     write_text(part, sheet.model_dump_json(indent=1))
+    write_text(schema_file(path), json.dumps(sheet_schema(desk.rubric), indent=1))
     store_sittings(sittings, request=request, cell=sections[0][0].members[0].cell, registrar=registrar)
     part.replace(path)
-    write_text(schema_file(path), json.dumps(sheet_schema(pack.rubric), indent=1))
-    return sheet
+    lonely = lonely_arms(sections, backlog.evidence.cells)
+    remark = "not judged together with all arms, so a judge's mood leaks in: " + ", ".join(lonely)
+    return Handout(sheet, (remark,) if lonely else ())
 
 
 def _section(sitting: Sitting, request: Request, *, now_ms: int) -> Section:
@@ -69,13 +81,19 @@ def check_target(path: Path) -> None:
     Raises:
         UsageError: the file exists, or its folder does not.
     """
-    if path.exists():
-        raise UsageError(f"{str(path)!r} exists and may hold answers", hint="Choose another file name.")
-    if not path.absolute().parent.is_dir():
+    try:
+        there = [target for target in (path, schema_file(path)) if target.exists()]
+        folder_there = path.absolute().parent.is_dir()
+    except OSError as error:
+        raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}") from error
+    # The schema of an interrupted export lies there without its sheet: it is only written again.
+    if path in there or (there and not part_file(path).exists()):
+        raise UsageError(f"{str(there[0])!r} exists and may hold answers", hint="Choose another file name.")
+    if not folder_there:
         raise UsageError(f"there is no folder {str(path.absolute().parent)!r}", hint="Make it first.")
 
 
-def finish_interrupted(path: Path, evidence: Evidence, *, experiment: Experiment) -> Sheet | None:
+def finish_interrupted(path: Path, evidence: Evidence, *, experiment: Experiment) -> Handout | None:
     """The sheet of an export that was killed after its sittings were stored; the file is put in place.
 
     Raises:
@@ -102,7 +120,9 @@ def finish_interrupted(path: Path, evidence: Evidence, *, experiment: Experiment
     sheet = sheet.model_copy(update={"sections": kept})
     write_text(part, sheet.model_dump_json(indent=1))
     part.replace(path)
-    return sheet
+    return Handout(
+        sheet, ("an export that was interrupted was finished; the options given now did not count",)
+    )
 
 
 def part_file(path: Path) -> Path:

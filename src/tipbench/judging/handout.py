@@ -6,11 +6,11 @@ from random import Random
 
 from tipbench.errors import TrackingUnavailable
 from tipbench.judging.anchors import REST_SITTINGS
-from tipbench.judging.backlog import Backlog, candidate_reader, recent_anchors
+from tipbench.judging.backlog import Backlog, recent_anchors
 from tipbench.judging.blocks import Block, draw_blocks, split_sections
 from tipbench.judging.closing import Registrar
 from tipbench.judging.sheet import Desk, Sitting, build_sitting
-from tipbench.records import LAZY_KINDS, Pack, content_hash
+from tipbench.records import LAZY_KINDS, content_hash
 from tipbench.tracking.cells import StoredCell
 from tipbench.tracking.sittings import SittingFacts, sitting_write
 from tipbench.tracking.stamps import Stamps
@@ -45,17 +45,12 @@ def draw_sections(backlog: Backlog, request: Request, *, rng: Random) -> list[li
 def make_sittings(
     sections: Sequence[Sequence[Block]],
     *,
-    pack: Pack,
+    desk: Desk,
     backlog: Backlog,
     judged_by: str,
     seeds: Callable[[], int],
 ) -> list[Sitting]:
     """Blind sittings over the sections, anchors rested as the rule says."""
-    desk = Desk(
-        pack=pack,
-        candidate_of=candidate_reader(backlog),
-        models=tuple(sorted({cell.facts.model for cell in backlog.evidence.cells})),
-    )
     recent = recent_anchors(backlog, judged_by)
     sittings: list[Sitting] = []
     for section in sections:
@@ -64,6 +59,19 @@ def make_sittings(
         recent.append(sitting.anchors)
         sittings.append(sitting)
     return sittings
+
+
+def lonely_arms(sections: Sequence[Sequence[Block]], cells: Sequence[StoredCell]) -> list[str]:
+    """Arms that would be judged in blocks without all arms of the scenario: added after the others."""
+    arms: dict[str, set[str]] = {}
+    for cell in cells:
+        arms.setdefault(cell.facts.scenario_hash, set()).add(cell.facts.arm)
+    lonely: set[str] = set()
+    for block in (block for section in sections for block in section):
+        there = {member.cell.facts.arm for member in block.members}
+        if there != arms[block.scenario]:
+            lonely |= there
+    return sorted(lonely)
 
 
 def store_sittings(
@@ -94,7 +102,8 @@ def store_sittings(
     report = registrar.tracking.flush()
     if report.left_in_journal or report.refused:
         raise TrackingUnavailable(
-            f"{report.left_in_journal + len(report.refused)} of {len(sittings)} sittings could not be stored",
+            f"{report.left_in_journal + len(report.refused)} of {len(sittings)} sittings could not be stored"
+            + "".join(f"\n  {message}" for _, message in report.refused[:3]),
             hint="Run the same export again: it goes on where this one stopped.",
         )
 

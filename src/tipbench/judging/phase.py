@@ -3,24 +3,24 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tipbench.errors import SheetError
+from tipbench.errors import SheetError, UsageError
 from tipbench.judging.apply import (
     Applied,
     apply_sections,
     check_sheet,
+    close_all,
     close_expired,
     load_sheet,
     refresh_views,
 )
 from tipbench.judging.backlog import Backlog, read_backlog
 from tipbench.judging.closing import Registrar
-from tipbench.judging.export import check_target, export_sheet, finish_interrupted
+from tipbench.judging.export import Handout, check_target, export_sheet, finish_interrupted
 from tipbench.judging.handout import Request
-from tipbench.judging.sheet import Sheet
 from tipbench.judging.status import Status, read_status
 from tipbench.tracking import Tracking
 from tipbench.tracking.locks import hold_lock
-from tipbench.tracking.sittings import CloseOfJudging, close_of_judging_write
+from tipbench.tracking.sittings import EndOfJudging, end_of_judging_write
 from tipbench.tracking.stamps import Stamps
 
 
@@ -42,12 +42,21 @@ class Judging:
     stamps: Stamps
     locks: Path
 
-    def hand_out(self, path: Path, request: Request, *, experiment: str) -> Sheet | None:
-        """The sheet written to the file; None when nothing waits."""
+    def hand_out(self, path: Path, request: Request, *, experiment: str) -> Handout | None:
+        """The sheet written to the file; None when nothing waits.
+
+        Raises:
+            UsageError: the file exists, or judging of the experiment was closed.
+        """
         check_target(path)
         registrar = self._registrar(experiment)
         with hold_lock(self._lock(registrar)):
             backlog = self._tidy_backlog(registrar)
+            if backlog.evidence.judging_closed:
+                raise UsageError(
+                    f"judging of {experiment!r} was closed: {backlog.evidence.close_reason}",
+                    hint=f"Open it again: tipbench judge reopen --experiment {experiment!r} --reason …",
+                )
             interrupted = finish_interrupted(path, backlog.evidence, experiment=registrar.experiment)
             return interrupted or export_sheet(path, request, backlog=backlog, registrar=registrar)
 
@@ -77,18 +86,49 @@ class Judging:
         return Taken(sheet.experiment, sections, status)
 
     def end(self, reason: str, *, experiment: str) -> None:
-        """Ends judging of the experiment: what is not judged stays so."""
+        """Ends judging: open sittings are closed, what is not judged stays so."""
         registrar = self._registrar(experiment)
         with hold_lock(self._lock(registrar)):
-            if not self._tidy_backlog(registrar).evidence.judging_closed:
-                blank = self.stamps.blank(registrar.experiment)
-                self.tracking.deliver(close_of_judging_write(CloseOfJudging(reason=reason), write=blank))
-            refresh_views(self._read(registrar, fresh=True), registrar)
+            backlog = self._tidy_backlog(registrar)
+            close_all(backlog.evidence.sittings, backlog, registrar)
+            self._store_end(EndOfJudging(closed=True, reason=reason), registrar)
+
+    def reopen(self, reason: str, *, experiment: str) -> None:
+        """Opens judging again: what is not judged waits."""
+        registrar = self._registrar(experiment)
+        with hold_lock(self._lock(registrar)):
+            self.tracking.deliver_left_over()
+            self._store_end(EndOfJudging(closed=False, reason=reason), registrar)
+
+    def release(self, token: str, *, experiment: str) -> str:
+        """Takes a sitting back from its judge: complete blocks count, the rest waits again. Gives its state.
+
+        Raises:
+            UsageError: there is no such sitting.
+        """
+        registrar = self._registrar(experiment)
+        with hold_lock(self._lock(registrar)):
+            backlog = self._tidy_backlog(registrar)
+            found = [sitting for sitting in backlog.evidence.sittings if sitting.facts.token == token]
+            if not found:
+                raise UsageError(
+                    f"experiment {experiment!r} has no sitting {token!r}",
+                    hint=f"List them: tipbench judge status --experiment {experiment!r}",
+                )
+            close_all(found, backlog, registrar)
+            backlog = self._read(registrar, fresh=True)
+            refresh_views(backlog, registrar)
+        return next(s.state for s in backlog.evidence.sittings if s.facts.token == token)
 
     def status(self, *, experiment: str) -> Status:
         """Where judging stands; only reads."""
         backlog = self._read(self._registrar(experiment), fresh=False)
         return read_status(backlog.evidence, experiment=experiment, now_ms=backlog.now_ms)
+
+    def _store_end(self, end: EndOfJudging, registrar: Registrar) -> None:
+        blank = self.stamps.blank(registrar.experiment)
+        self.tracking.deliver(end_of_judging_write(end, write=blank))
+        refresh_views(self._read(registrar, fresh=True), registrar)
 
     def _registrar(self, experiment: str) -> Registrar:
         return Registrar(self.tracking, self.tracking.find_experiment(experiment), self.stamps)

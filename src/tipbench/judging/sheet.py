@@ -12,7 +12,7 @@ from tipbench.flags import compute_flags
 from tipbench.judging.anchors import choose_anchors
 from tipbench.judging.blind import make_id, mask_names
 from tipbench.judging.blocks import Block, Member
-from tipbench.records import Candidate, Pack, Record, Rubric, content_hash
+from tipbench.records import Anchor, Candidate, Record, Rubric, Scenario, content_hash
 from tipbench.tracking.sittings import BlindKey, FailedMember, KeyItem
 
 FORMAT = "tipbench-sheet/1"
@@ -88,9 +88,11 @@ class Sitting:
 
 @dataclass(frozen=True)
 class Desk:
-    """What a sitting is built from: the pack, the candidates' texts, the models whose names are masked."""
+    """What a sitting is built from. Scenarios are known by their content hash, also those of anchors."""
 
-    pack: Pack
+    rubric: Rubric
+    scenarios: Mapping[str, Scenario]
+    anchors: tuple[Anchor, ...]
     candidate_of: Callable[[Member], Candidate]
     models: tuple[str, ...]
 
@@ -111,24 +113,23 @@ class _Shown:
 def build_sitting(blocks: Sequence[Block], *, desk: Desk, seen: Set[str], order_seed: int) -> Sitting:
     """A blind sitting over these blocks; `seen` are the anchors this judge met lately."""
     rng = random.Random(order_seed)
-    hash_of = {scenario.id: scenario.hash for scenario in desk.pack.scenarios}
     shown = [
         _show_member(member, index, desk) for index, block in enumerate(blocks) for member in block.items
     ]
     anchors = choose_anchors(
-        [a.model_copy(update={"scenario": hash_of[a.scenario]}) for a in desk.pack.anchors],
+        desk.anchors,
         items_per_scenario=Counter(item.scenario for item in shown),
         seen=seen,
-        rubric=desk.pack.rubric,
+        rubric=desk.rubric,
         rng=rng,
     )
     for anchor in anchors:
         text = mask_names(anchor.text, desk.models)
-        flags = compute_flags(anchor.text, desk.pack.rubric)
+        flags = compute_flags(anchor.text, desk.rubric)
         shown.append(_Shown(scenario=anchor.scenario, text=text, flags=flags, anchor=anchor.id))
     rng.shuffle(shown)
-    labels = _label_scenarios(shown, desk.pack, rng)
-    scores = {scale.name: None for scale in desk.pack.rubric.scales}
+    labels = _label_scenarios(shown, desk, rng)
+    scores = {scale.name: None for scale in desk.rubric.scales}
     ids = _distinct_ids(len(shown), rng)
     items = tuple(
         SheetItem(
@@ -201,12 +202,11 @@ def _show_member(member: Member, block: int, desk: Desk) -> _Shown:
     )
 
 
-def _label_scenarios(shown: Sequence[_Shown], pack: Pack, rng: random.Random) -> dict[str, SheetScenario]:
-    known = {scenario.hash: scenario for scenario in pack.scenarios}
+def _label_scenarios(shown: Sequence[_Shown], desk: Desk, rng: random.Random) -> dict[str, SheetScenario]:
     hashes = sorted({item.scenario for item in shown})
     rng.shuffle(hashes)
     return {
-        scenario: SheetScenario(label=f"S{place}", values=known[scenario].values)
+        scenario: SheetScenario(label=f"S{place}", values=desk.scenarios[scenario].values)
         for place, scenario in enumerate(hashes, start=1)
     }
 

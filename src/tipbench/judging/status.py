@@ -31,7 +31,8 @@ class Status(Record):
     candidates: int
     judged: int
     waiting: int
-    judging_closed: bool
+    waiting_for_auto: int
+    close_reason: str | None
     by_judge: dict[str, int]
     sittings: tuple[SittingLine, ...]
 
@@ -39,6 +40,7 @@ class Status(Record):
 def read_status(evidence: Evidence, *, experiment: str, now_ms: int) -> Status:
     """Where judging of an experiment stands."""
     by_judge: dict[str, int] = {}
+    lazy, auto = evidence.count_waiting()
     for given in (*evidence.lazy, *evidence.doubles):
         if not given.verdict.failed:
             by_judge[given.sitting.judged_by] = by_judge.get(given.sitting.judged_by, 0) + 1
@@ -47,8 +49,9 @@ def read_status(evidence: Evidence, *, experiment: str, now_ms: int) -> Status:
         cells=len(evidence.cells),
         candidates=sum(len(cell.answered_slots) for cell in evidence.cells),
         judged=sum(not given.verdict.failed for given in evidence.lazy),
-        waiting=sum(map(len, evidence.waiting_slots().values())),
-        judging_closed=evidence.judging_closed,
+        waiting=lazy,
+        waiting_for_auto=auto,
+        close_reason=evidence.close_reason,
         by_judge=by_judge,
         sittings=tuple(_line(sitting, now_ms) for sitting in evidence.sittings),
     )

@@ -15,12 +15,11 @@ def view_writes(
     *,
     evidence: Evidence,
     rubric_of: Callable[[StoredCell], Rubric],
-    blank: Iterable[Write],
+    make_blank: Callable[[], Write],
 ) -> list[Write]:
     """The writes that bring the views of these cells up to date; none for a cell whose view stands."""
     judged = evidence.lazy_by_cell()
     waiting = evidence.waiting_slots()
-    blanks = iter(blank)
     writes: list[Write] = []
     for cell in cells:
         given = [g for g in judged.get(cell.run.run_id, {}).values() if not g.verdict.failed]
@@ -31,7 +30,7 @@ def view_writes(
         )
         if not same:
             update = {"run_id": cell.run.run_id, "metrics": metrics, "tags": tags}
-            writes.append(next(blanks).model_copy(update=update))
+            writes.append(make_blank().model_copy(update=update))
     return writes
 
 

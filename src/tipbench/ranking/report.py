@@ -85,13 +85,13 @@ def _parts_table(report: Report, ranked: list[Standing]) -> Table:
 
 def _before_verdicts_table(report: Report) -> Table:
     flags = list(dict.fromkeys(flag for standing in report.standings for flag in standing.computed))
-    numbers = ("cells", "answered", *flags, "diversity", "latency s", "tokens/s")
+    numbers = ("cells", "answered", *flags, "diversity", "seconds", "tok/s")
     table = _table(report, "Before any verdict", (report.by,), numbers)
     for line in report.standings:
         table.add_row(
             escape(line.name),
             str(line.cells),
-            f"{line.answered} of {line.candidates}",
+            f"{line.answered}/{line.candidates}",
             *(_share(line.computed.get(flag)) for flag in flags),
             _number(line.diversity, ".2f"),
             _number(line.latency_seconds, ".2f"),
@@ -101,11 +101,13 @@ def _before_verdicts_table(report: Report) -> Table:
 
 
 def _table(report: Report, title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+    )
     for heading in texts:
-        table.add_column(heading, no_wrap=heading == report.by)
+        table.add_column(heading, overflow="fold", no_wrap=heading != report.by)
     for heading in numbers:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 

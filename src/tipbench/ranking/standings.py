@@ -1,8 +1,9 @@
 """Standings: the evidence of one experiment as a leaderboard that says how sure it is."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, permutations
 from math import isfinite
 from statistics import fmean
 from typing import Literal
@@ -93,10 +94,11 @@ class _Group:
 
 def make_report(evidence: Evidence, *, experiment: str, rubric: Rubric, by: By = "arm") -> Report:
     """The leaderboard of an experiment whose contents were checked."""
-    board = leaderboard(_scores(evidence, rubric, by))
+    compared, left_out = _crossed(evidence.cells, by)
+    board = leaderboard(_scores(evidence, compared, rubric, by))
     groups = _group(evidence, by)
     answered = sum(len(cell.answered_slots) for cell in evidence.cells)
-    waiting = sum(map(len, evidence.waiting_slots().values()))
+    waiting, waiting_for_auto = evidence.count_waiting()
     judged = sum(not given.verdict.failed for given in evidence.lazy)
     best = next(iter(board.estimate), None)
     lines = [_standing(group, board=board, best=best, rubric=rubric) for group in groups]
@@ -116,14 +118,32 @@ def make_report(evidence: Evidence, *, experiment: str, rubric: Rubric, by: By =
         standings=tuple(lines),
         pairs=_all_pairs(board),
         set_aside=tuple(sorted(str(arm) for arm in board.set_aside)) if board.estimate else (),
-        remarks=tuple(_remarks(evidence, board)),
+        remarks=(*left_out, *_remarks(evidence, board), *_backlog_remarks(evidence, waiting_for_auto)),
     )
 
 
-def _scores(evidence: Evidence, rubric: Rubric, by: By) -> list[Score]:
+def _crossed(cells: Sequence[StoredCell], by: By) -> tuple[Sequence[StoredCell], list[str]]:
+    """The cells whose other side every compared name has, and a remark on what was left out.
+
+    A model that was asked with a better prompt is not a better model.
+    """
+    if by == "arm":
+        return cells, []
+    other: By = "prompt" if by == "model" else "model"
+    sides: dict[str, set[str]] = {}
+    for cell in cells:
+        sides.setdefault(NAME_OF[by](cell.facts), set()).add(NAME_OF[other](cell.facts))
+    everything = {name for names in sides.values() for name in names}
+    common = {name for name in everything if all(name in names for names in sides.values())}
+    dropped = sorted(everything - common)
+    remarks = [f"left out, not every {by} has it: {other} {', '.join(dropped)}"] if dropped else []
+    return [cell for cell in cells if NAME_OF[other](cell.facts) in common], remarks
+
+
+def _scores(evidence: Evidence, cells: Iterable[StoredCell], rubric: Rubric, by: By) -> list[Score]:
     judged = evidence.lazy_by_cell()
     scores: list[Score] = []
-    for cell in evidence.cells:
+    for cell in cells:
         facts = cell.facts
         verdicts = judged.get(cell.run.run_id, {})
         for slot in range(len(facts.slots)):
@@ -229,14 +249,32 @@ def _remarks(evidence: Evidence, board: Leaderboard) -> list[str]:
         remarks.append(f"only {len(board.scenarios)} scenarios are complete: scenarios are the sample size")
     if board.set_aside and board.estimate:
         remarks.append("set aside, not enough verdicts: " + ", ".join(sorted(map(str, board.set_aside))))
+    if apart := _judged_apart(evidence):
+        remarks.append(f"judged apart from the others, so a judge's mood leaks in: {', '.join(apart)}")
     if evidence.doubles:
         remarks.append(f"{len(evidence.doubles)} verdicts are doubles: they count for agreement only")
     if evidence.duplicates:
         remarks.append(f"{len(evidence.duplicates)} cells are stored twice under one key: one of each counts")
-    remarks += [f"damaged verdicts, not counted: {where}" for where in evidence.damaged]
+    return remarks
+
+
+def _backlog_remarks(evidence: Evidence, waiting_for_auto: int) -> list[str]:
+    remarks = [f"damaged verdicts, not counted: {where}" for where in evidence.damaged]
+    if waiting_for_auto:
+        remarks.append(f"{waiting_for_auto} candidates wait for an automatic judge")
     open_sittings = [s for s in evidence.sittings if s.state == "open" and s.submissions]
     if open_sittings:
         remarks.append(
             f"{len(open_sittings)} sittings hold answers but are not closed: they do not count yet"
         )
     return remarks
+
+
+def _judged_apart(evidence: Evidence) -> list[str]:
+    """Arms that share no block with most other judged arms: they came later and were judged alone."""
+    blocks: dict[str, set[tuple[str, int]]] = {}
+    for given in evidence.lazy:
+        place = (given.sitting.facts.token, given.verdict.block)
+        blocks.setdefault(given.cell.facts.arm, set()).add(place)
+    apart = Counter(a for a, b in permutations(blocks, 2) if blocks[a].isdisjoint(blocks[b]))
+    return sorted(arm for arm, others in apart.items() if others > (len(blocks) - 1) / 2)

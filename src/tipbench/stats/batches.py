@@ -87,8 +87,11 @@ class _Plan:
         return int(self._counts.min(axis=0).sum())
 
     def next_block(self, active: Bools) -> list[tuple[int, int]]:
-        """The cells of the open block that is to be finished, else of a new one."""
-        return self._open_block(active) or self._new_block(active)
+        """The cells of the open block that is to be finished, else of a new one.
+
+        Of all arms once the active ones have nothing left.
+        """
+        return self._open_block(active) or self._new_block(active) or self._new_block(np.ones_like(active))
 
     def draw(self, block: list[tuple[int, int]]) -> list[Next]:
         """One random candidate of each cell that nobody judged."""

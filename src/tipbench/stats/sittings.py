@@ -30,7 +30,7 @@ class Drift:
     """What to take off scores of this sitting where levels of different sittings are compared: shrunken."""
     slope: float | None
     """Of the given scores on the references, 1 for the same scale; None with nothing to fit."""
-    alarms: frozenset[str]
+    alarms: set[str]
     """Of `offset`, `scale`, `carelessness`."""
     anchors: int
     exact: bool
@@ -66,7 +66,7 @@ def drift(
         raise UsageError(f"{len(scores)} scores for {len(truth)} references", hint="One score per anchor.")
     anchors = len(scores)
     if not anchors:
-        return Drift(0.0, math.inf, 0.0, None, frozenset(), 0, exact=False)
+        return Drift(0.0, math.inf, 0.0, None, set(), 0, exact=False)
     errors = scores - truth
     variance = repeat_sd**2 + reference_sd**2
     offset, se = float(errors.mean()), math.sqrt(variance / anchors)
@@ -79,7 +79,7 @@ def drift(
         se=se,
         correction=offset * offset_sd**2 / (offset_sd**2 + se**2),
         slope=slope,
-        alarms=frozenset(alarms),
+        alarms=alarms,
         anchors=anchors,
         exact=not errors.any(),
     )

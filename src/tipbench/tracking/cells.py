@@ -147,7 +147,7 @@ def _read_cell(run: Run) -> StoredCell:
     return StoredCell(
         run=run,
         facts=CellFacts.model_validate_json(run.tags["tipbench.facts"]),
-        retired="tipbench.retired" in run.tags,
+        retired=bool(run.tags.get("tipbench.retired")),
         submissions=submissions,
         damaged=damaged,
     )

@@ -12,13 +12,13 @@ SHORT = 12
 
 
 def content_of(facts: CellFacts, kind: str) -> tuple[str, str]:
-    """(name, short hash) of one side of a cell; the options have no name."""
+    """(name, short hash) of one side of a cell. Options and rubric go without: all cells must share them."""
     name, content = {
         "model": (facts.model, facts.model_digest),
         "prompt": (facts.prompt, facts.prompt_hash),
         "scenario": (facts.scenario, facts.scenario_hash),
         "options": ("", facts.options_hash),
-        "rubric": (facts.rubric, facts.rubric_hash),
+        "rubric": ("", facts.rubric_hash),
     }[kind]
     return name, content.removeprefix("sha256:")[:SHORT]
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tipbench.records import Verdict
+from tipbench.records import LAZY_KINDS, Verdict
 from tipbench.tracking.cells import StoredCell, read_cells
 from tipbench.tracking.runs import Run
-from tipbench.tracking.sittings import StoredSitting, judging_is_closed, read_sittings
+from tipbench.tracking.sittings import StoredSitting, read_close_of_judging, read_sittings
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,12 @@ class Evidence:
     sittings: tuple[StoredSitting, ...]
     lazy: tuple[GivenVerdict, ...]
     doubles: tuple[GivenVerdict, ...]
-    judging_closed: bool
+    close_reason: str | None
+
+    @property
+    def judging_closed(self) -> bool:
+        """Whether a person ended judging."""
+        return self.close_reason is not None
 
     @property
     def damaged(self) -> list[str]:
@@ -42,10 +47,10 @@ class Evidence:
         return found
 
     def waiting_slots(self) -> dict[str, list[int]]:
-        """Run id → answered slots without a counted lazy verdict; empty when judging was closed."""
-        judged = self.lazy_by_cell()
+        """Run id → answered slots without a verdict of their tier; none when judging was closed."""
         if self.judging_closed:
             return {}
+        judged = self.lazy_by_cell()
         waiting = {
             cell.run.run_id: [
                 slot for slot in cell.answered_slots if slot not in judged.get(cell.run.run_id, {})
@@ -54,12 +59,20 @@ class Evidence:
         }
         return {run_id: slots for run_id, slots in waiting.items() if slots}
 
+    def count_waiting(self) -> tuple[int, int]:
+        """How many candidates wait for a lazy judge, and how many for an automatic one."""
+        waiting = self.waiting_slots()
+        lazy = {cell.run.run_id for cell in self.cells if cell.facts.judge_kind in LAZY_KINDS}
+        counts = [(run_id in lazy, len(slots)) for run_id, slots in waiting.items()]
+        return sum(n for is_lazy, n in counts if is_lazy), sum(n for is_lazy, n in counts if not is_lazy)
+
 
 def read_evidence(runs: Sequence[Run]) -> Evidence:
     """Everything that counts in these runs of one experiment."""
     sittings = read_sittings(runs)
-    given = list(_listed_verdicts(read_cells(runs), sittings))
-    cells, duplicates = _resolve_duplicates(read_cells(runs), {g.cell.run.run_id for g in given})
+    stored = read_cells(runs)
+    given = list(_listed_verdicts(stored, sittings))
+    cells, duplicates = _resolve_duplicates(stored, {g.cell.run.run_id for g in given})
     kept = {cell.run.run_id for cell in cells}
     lazy: dict[tuple[str, int], GivenVerdict] = {}
     doubles: list[GivenVerdict] = []
@@ -77,19 +90,20 @@ def read_evidence(runs: Sequence[Run]) -> Evidence:
         sittings=tuple(sittings),
         lazy=tuple(lazy.values()),
         doubles=tuple(doubles),
-        judging_closed=judging_is_closed(runs),
+        close_reason=read_close_of_judging(runs),
     )
 
 
 def _listed_verdicts(
     cells: Iterable[StoredCell], sittings: Sequence[StoredSitting]
 ) -> Iterable[GivenVerdict]:
-    """Verdicts of accepted sittings that their close lists, oldest sitting first."""
+    """Verdicts of accepted sittings that their close lists, in the order of the closes."""
     by_sitting: dict[str, list[StoredCell]] = {}
     for cell in cells:
         for token in {token for token, _ in cell.submissions}:
             by_sitting.setdefault(token, []).append(cell)
-    for sitting in sittings:
+    # Who closed first counts: a verdict that once counted is never displaced by a later one.
+    for sitting in sorted(sittings, key=lambda sitting: (sitting.closed_ms, sitting.facts.token)):
         if not sitting.counts or sitting.closed is None:
             continue
         for cell in by_sitting.get(sitting.facts.token, []):

@@ -103,6 +103,10 @@ class Outbox:
                 self._book = None
         return delivery
 
+    def settle(self, *, patience_seconds: float) -> None:
+        """Waits as long as there is progress; the next flush still reports everything."""
+        self._courier.wait(patience_seconds=patience_seconds)
+
     def deliver_left_over(self, *, patience_seconds: float) -> Delivery:
         """Delivers what processes that have ended left for this server.
 

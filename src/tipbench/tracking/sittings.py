@@ -101,6 +101,11 @@ class StoredSitting:
         return self.state == "accepted" and self.closed is not None
 
     @property
+    def closed_ms(self) -> int:
+        """When it was closed, 0 while it is not."""
+        return int(self.run.tags.get("tipbench.closed_ms", "0"))
+
+    @property
     def claimed_close(self) -> str:
         """The hash of the close that won, also while its winner has not finished writing it."""
         return self.run.params.get("closed", "")
@@ -189,32 +194,38 @@ def _submission_numbers(tags: Mapping[str, str]) -> tuple[int, ...]:
     return tuple(sorted(int(name.split(":")[1]) for name in tags if name.startswith("submission:")))
 
 
-class CloseOfJudging(Record):
-    """Judging of the experiment was ended by a person."""
+class EndOfJudging(Record):
+    """A person ended judging of the experiment, or opened it again. The latest one is in force."""
 
+    closed: bool
     reason: str = Field(min_length=1, max_length=2_000)
 
 
-def close_of_judging_write(close: CloseOfJudging, *, write: Write) -> Write:
-    """The run that ends judging of an experiment."""
+def end_of_judging_write(end: EndOfJudging, *, write: Write) -> Write:
+    """The run that ends judging of an experiment or opens it again."""
     return write.model_copy(
         update={
-            "run_name": "judging closed",
+            "run_name": "judging closed" if end.closed else "judging reopened",
             "tags_at_create": {
                 "tipbench.kind": "close",
                 "tipbench.schema": str(SCHEMA),
                 "tipbench.state": "open",
             },
-            "artifacts": {"close.json": close.model_dump_json()},
-            "tags": {"tipbench.state": "complete", "reason": close.reason},
+            "tags": {"tipbench.state": "complete", "tipbench.facts": end.model_dump_json()},
             "end_time": write.start_time,
         }
     )
 
 
-def judging_is_closed(runs: Iterable[Run]) -> bool:
-    """Whether a person ended judging of this experiment."""
-    return any(
-        run.tags.get("tipbench.kind") == "close" and run.tags.get("tipbench.state") == "complete"
+def read_close_of_judging(runs: Iterable[Run]) -> str | None:
+    """Why judging of this experiment was closed; None while it is open."""
+    found = [
+        run
         for run in runs
-    )
+        if run.tags.get("tipbench.kind") == "close" and run.tags.get("tipbench.state") == "complete"
+    ]
+    if not found:
+        return None
+    latest = max(found, key=lambda run: (run.start_time, run.run_id))
+    end = EndOfJudging.model_validate_json(latest.tags["tipbench.facts"])
+    return end.reason if end.closed else None

@@ -143,6 +143,10 @@ class Tracking:
         """Waits for everything submitted; gives up after `patience_seconds` without any progress."""
         return self._outbox.flush(patience_seconds=patience_seconds)
 
+    def settle(self, *, patience_seconds: float) -> None:
+        """Waits for everything submitted without reporting: the next flush does."""
+        self._outbox.settle(patience_seconds=patience_seconds)
+
     def deliver_left_over(self) -> Delivery:
         """Delivers what earlier processes left in their journals for this server.
 
