@@ -52,7 +52,8 @@ test-slow: setup
 	$(BIN)/pytest -m slow
 
 test-faults: setup
-	$(BIN)/pytest -m faults
+	mkdir -p build/faults
+	TIPBENCH_FAULT_STEP=1 TIPBENCH_FAULT_TABLE=build/faults $(BIN)/pytest tests/faults
 
 bench: setup
 	$(BIN)/python -m benchmarks.headline

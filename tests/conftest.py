@@ -127,6 +127,8 @@ def cli(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIPBENCH_HOME", str(home))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_url)
+    # Two threads wait for each other on a busy machine; the text is the same.
+    monkeypatch.setenv("TIPBENCH_THREADS", "1")
     return Cli(home, capsys, monkeypatch)
 
 
@@ -146,6 +148,7 @@ def base(mlflow_url: str, models_folder: Path, tmp_path_factory: pytest.TempPath
         models="smollm2",
         prompts="v1",
         n_tips=3,
+        threads=1,
     )
     collect_into(settings)
     return name, pack

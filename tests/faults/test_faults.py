@@ -1,6 +1,6 @@
 """Faults by enumeration: every request of collect and of apply × every fault, then the command again.
 
-`make test` runs every tenth request, `make test-faults` all of them and writes docs/faults.md.
+`make test` runs every tenth request, `make test-faults` all of them and writes the table beside.
 """
 
 import os
@@ -126,9 +126,9 @@ def bench(tmp_path_factory: pytest.TempPathFactory, models_folder: Path) -> Gene
     folder.stop()
 
 
-def positions(requests: int, request: pytest.FixtureRequest) -> range:
-    """Every request when the whole table is asked for, else every tenth."""
-    return range(0, requests, 1 if request.config.getoption("-m") == "faults" else 10)
+def positions(requests: int) -> range:
+    """Every tenth request, or every one when the whole table is asked for."""
+    return range(0, requests, int(os.environ.get("TIPBENCH_FAULT_STEP", "10")))
 
 
 def check_row(outcome: Outcome, expected: Outcome, fault: Fault) -> list[str]:
@@ -156,16 +156,14 @@ def write_table(command: str, rows: list[tuple[int, str, dict[str, str]]]) -> st
     return "\n".join(lines) + "\n"
 
 
-def run_table(
-    bench: Bench, command: str, request: pytest.FixtureRequest, *, prepare: Callable[[], tuple[str, Path]]
-) -> None:
+def run_table(bench: Bench, command: str, *, prepare: Callable[[], tuple[str, Path]]) -> None:
     """Every row must leave what the fault-free command leaves; all that do not are named."""
     experiment, last = prepare()
     expected = run_row(bench, command, last, experiment=experiment, fault="none", at=-1)
     assert expected.codes == [0], expected.complaints
     rows: list[tuple[int, str, dict[str, str]]] = []
     wrong: list[str] = []
-    for at in positions(expected.requests, request):
+    for at in positions(expected.requests):
         cells: dict[str, str] = {}
         name = ""
         for fault in FAULTS:
@@ -178,22 +176,22 @@ def run_table(
             )
             name = outcome.struck[0] if outcome.struck else name
         rows.append((at, name, cells))
-    if folder := os.environ.get("TIPBENCH_FAULT_TABLE"):
-        Path(folder, f"{command}.md").write_text(write_table(command, rows), encoding="utf-8")
+        if folder := os.environ.get("TIPBENCH_FAULT_TABLE"):
+            Path(folder, f"{command}.md").write_text(write_table(command, rows), encoding="utf-8")
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.timeout(7200)
-def test_collect_survives_every_fault_at_every_request(bench: Bench, request: pytest.FixtureRequest) -> None:
-    run_table(bench, "collect", request, prepare=lambda: (f"collect-{uuid4().hex[:8]}", bench.pack))
+def test_collect_survives_every_fault_at_every_request(bench: Bench) -> None:
+    run_table(bench, "collect", prepare=lambda: (f"collect-{uuid4().hex[:8]}", bench.pack))
 
 
 @pytest.mark.timeout(7200)
-def test_apply_survives_every_fault_at_every_request(bench: Bench, request: pytest.FixtureRequest) -> None:
+def test_apply_survives_every_fault_at_every_request(bench: Bench) -> None:
     base = f"base-{uuid4().hex[:8]}"
     outcome = run_row(bench, "collect", bench.pack, experiment=base, fault="none", at=-1)
     assert outcome.codes == [0], outcome.complaints
-    run_table(bench, "apply", request, prepare=lambda: prepare_sheet(bench, base))
+    run_table(bench, "apply", prepare=lambda: prepare_sheet(bench, base))
 
 
 def prepare_sheet(bench: Bench, base: str) -> tuple[str, Path]:
