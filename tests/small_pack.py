@@ -7,6 +7,14 @@ from tipbench.pack import builtin_pack
 
 SCENARIOS = 2
 MAX_TOKENS = 60
+PROMPT = """{{persona}}
+Open tasks:
+{{tasks}}
+
+Write exactly {{n_tips}} tips for this person as a numbered list, one short tip a line.
+{{diversity}}
+"""
+"""Short, and the 135M model fills its slots: tests need something to judge."""
 
 
 def write_small_pack(folder: Path) -> Path:
@@ -21,6 +29,7 @@ def write_small_pack(folder: Path) -> Path:
         if json.loads(line)["scenario"] in ids
     )
     files["pack.toml"] = files["pack.toml"].replace("max_tokens = 320", f"max_tokens = {MAX_TOKENS}")
+    files["prompts/v1.md"] = PROMPT
     for name, text in files.items():
         if name.startswith("prompts/") and name != "prompts/v1.md":
             continue

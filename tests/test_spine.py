@@ -214,8 +214,7 @@ def test_the_official_client_reads_what_we_wrote(cli: Cli, collected: str, mlflo
     waiting = search_official(
         mlflow_url, collected, "tags.judge_pending = 'true' and tags.judge_kind = 'claude-code'"
     )
-    assert waiting
-    assert {run["params.scenario"] for run in waiting} <= {"nurse-morning", "student-evening"}
+    assert {run["params.scenario"] for run in waiting} == {"nurse-morning", "student-evening"}
     judge_file(Path("sheet.json"))
     cli.ok("judge", "--apply", "sheet.json")
     assert not search_official(mlflow_url, collected, "tags.judge_pending = 'true'")

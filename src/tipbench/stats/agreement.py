@@ -8,11 +8,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tipbench.errors import UsageError
-from tipbench.stats.scores import Bools, Floats, ScoreLike, Table, finite_array, read_scores
+from tipbench.stats.scores import Bools, Floats, Ints, ScoreLike, Table, finite_array, read_scores
 
 Metric = Literal["interval", "ordinal"]
 ROUGH_BELOW = 60
 DRAWS = 2000
+AT_ONCE = 1_000_000
+"""Weights held in memory at a time."""
 
 
 class Delta(NamedTuple):
@@ -129,14 +131,22 @@ def krippendorff_alpha(
     np.add.at(counts, (item, code), 1.0)
     once = _alphas(counts, levels, np.ones((1, len(units))), metric)
     random = np.random.default_rng(seed)
-    weights = random.multinomial(len(units), np.full(len(units), 1.0 / len(units)), DRAWS).astype(float)
-    draws = _alphas(counts, levels, weights, metric)
+    # Many items have a narrow interval, which fewer draws find as well.
+    count = min(DRAWS, max(400, 4_000_000 // len(units)))
+    even, step = np.full(len(units), 1.0 / len(units)), max(1, AT_ONCE // len(units))
+    draws = np.concatenate(
+        [
+            _alphas(counts, levels, random.multinomial(len(units), even, min(step, count - done)), metric)
+            for done in range(0, count, step)
+        ]
+    )
     low, high = np.quantile(draws[np.isfinite(draws)], [0.025, 0.975])
     return Alpha(float(once[0]), float(low), float(high), len(units))
 
 
-def _alphas(counts: Floats, levels: Floats, weights: Floats, metric: Metric) -> Floats:
+def _alphas(counts: Floats, levels: Floats, resampled: Floats | Ints, metric: Metric) -> Floats:
     """α for every row of weights over the items; NaN where nothing varies."""
+    weights = np.asarray(resampled, dtype=np.float64)
     return _ordinal(counts, weights) if metric == "ordinal" else _interval(counts, levels, weights)
 
 
