@@ -108,7 +108,7 @@ def run_row(bench: Bench, command: str, last: Path, *, experiment: str, fault: F
                 [sys.executable, str(DRIVER), *arguments], stderr=subprocess.PIPE, text=True, cwd=bench.work
             )
             victim.append(process)
-            complaints = process.communicate(timeout=300)[1]
+            complaints = process.communicate(timeout=900)[1]
             codes.append(process.returncode)
             bench.wait_for_server()
             proxy.wait_for_late_ones()

@@ -111,6 +111,7 @@ BARS = [
 
 RACES = [
     Bar("next_batch ÷ uniform, clear", race("clear", "verdicts"), high=0.75, percent=False, short=40),
+    Bar("next_batch ÷ uniform, crowded", race("crowded", "verdicts"), high=1.0, percent=False, short=20),
     Bar("next_batch ÷ uniform, close3", race("close3", "verdicts"), high=1.05, percent=False, short=20),
     Bar("good winners, next_batch − uniform, clear", race("clear", "good"), low=-0.02, high=0.02, short=40),
     Bar("good winners, next_batch − uniform, close3", race("close3", "good"), low=-0.05, high=0.05, short=20),
