@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import click
 
-ITEMS_PER_SITTING = 40
-ANCHORS_PER_SITTING = 6
+from tipbench.judging.anchors import ANCHORS_PER_SITTING
+from tipbench.judging.blocks import SECTION_ITEMS
 
 
 @click.command(name="plan")
@@ -59,7 +59,7 @@ class _Work:
 
     def sittings(self, blocks: int) -> int:
         """Whole blocks, at least one a sitting."""
-        return -(-blocks // max(1, ITEMS_PER_SITTING // self.arms))
+        return -(-blocks // max(1, SECTION_ITEMS // self.arms))
 
     def time(self, blocks: int) -> str:
         """Verdicts and hidden anchors."""
