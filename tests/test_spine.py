@@ -146,6 +146,16 @@ def test_closing_judging_ends_the_waiting(cli: Cli, collected: str) -> None:
     assert sections(Path("sheet.json"))
 
 
+def test_cells_collected_after_the_close_do_not_wait(
+    cli: Cli, base: tuple[str, Path], collected: str, mlflow_url: str
+) -> None:
+    cli.ok("judge", "close", "--experiment", collected, "--reason", "enough seen")
+    more = (*SMALL, "--seed", "1", "--n-scenarios", "1", "--pack", str(base[1]), "--experiment", collected)
+    assert "judging was closed: enough seen" in cli.ok(*more).out
+    assert len(search_official(mlflow_url, collected, "tags.`tipbench.kind` = 'cell'")) == 3
+    assert search_official(mlflow_url, collected, "tags.judge_pending = 'true'") == []
+
+
 def test_closing_judging_counts_what_was_complete_and_takes_nothing_more(cli: Cli, collected: str) -> None:
     cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
     cli.ok("judge", "close", "--experiment", collected, "--reason", "enough seen")

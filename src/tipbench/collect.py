@@ -22,12 +22,16 @@ HAND_OVER_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What a collect will do: cells that are there, cells to take over, cells to generate."""
+    """What a collect will do: cells that are there, cells to take over, cells to generate.
+
+    `close_reason` says why judging of the experiment was ended, if it was.
+    """
 
     cells: tuple[Cell, ...]
     stored: tuple[StoredCell, ...]
     reusable: Mapping[str, StoredCell]
     missing: tuple[Cell, ...]
+    close_reason: str | None = None
 
     @property
     def to_generate(self) -> list[Cell]:
@@ -63,6 +67,7 @@ class Store:
     experiment: Experiment
     stamps: Stamps
     judge_kind: str
+    judging_closed: bool = False
 
 
 def plan_collect(
@@ -70,14 +75,21 @@ def plan_collect(
 ) -> Plan:
     """What is there already, what can be taken over, what is missing. Generates and writes nothing."""
     here = tracking.read_runs(experiment) if experiment else []
-    stored = read_evidence(here).cells
+    evidence = read_evidence(here)
+    stored = evidence.cells
     known = {cell.facts.key for cell in stored}
     missing = tuple(cell for cell in cells if cell.key not in known)
     elsewhere = tracking.read_runs(reuse_from) if reuse_from else []
     wanted = {cell.key for cell in missing}
     # Retired cells answered the same question: their answer is taken, not generated again.
     reusable = {c.facts.key: c for c in (*read_cells(here), *read_cells(elsewhere)) if c.facts.key in wanted}
-    return Plan(cells=tuple(cells), stored=stored, reusable=reusable, missing=missing)
+    return Plan(
+        cells=tuple(cells),
+        stored=stored,
+        reusable=reusable,
+        missing=missing,
+        close_reason=evidence.close_reason,
+    )
 
 
 def collect_cells(plan: Plan, *, store: Store, engine_of: Callable[[Model], Engine]) -> Generator[Collected]:
@@ -196,6 +208,8 @@ def _store_cell(collected: Collected, store: Store, *, load_seconds: float, tags
             }
         ),
     )
+    if store.judging_closed:
+        tags = tags | {"judge_pending": "false"}
     store.tracking.submit(write.model_copy(update={"tags": write.tags | tags}))
 
 

@@ -17,7 +17,7 @@ from tipbench.cli.session import (
     mlflow_options,
     start_session,
 )
-from tipbench.collect import Collected, Store, collect_cells, estimate_seconds, plan_collect
+from tipbench.collect import Collected, Plan, Store, collect_cells, estimate_seconds, plan_collect
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine
 from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingRefused, TrackingUnavailable
@@ -111,7 +111,13 @@ class Job:
         reuse_from = self._reuse_experiment()
         experiment = tracking.ensure_experiment(settings.experiment)
         plan = plan_collect(cells, tracking=tracking, experiment=experiment, reuse_from=reuse_from)
-        store = Store(tracking, experiment, self.session.stamps, settings.judge_kind)
+        store = Store(
+            tracking,
+            experiment,
+            self.session.stamps,
+            settings.judge_kind,
+            judging_closed=plan.close_reason is not None,
+        )
         if not self.as_json:
             say.print(
                 f"{len(plan.cells)} cells: {len(plan.cells) - len(plan.missing)} stored, "
@@ -129,8 +135,7 @@ class Job:
         except TipbenchError:
             tracking.flush(patience_seconds=STOP_SECONDS)
             raise
-        report = tracking.flush()
-        self._finish(report, done=done, total=len(plan.cells))
+        self._finish(tracking.flush(), plan, done=done)
 
     def _reuse_experiment(self) -> Experiment | None:
         return self.session.tracking.find_experiment(self.reuse_from) if self.reuse_from else None
@@ -140,9 +145,10 @@ class Job:
             return show_json(collected, total=total)
         return show_progress(collected, total=total, say=self.session.say)
 
-    def _finish(self, report: Delivery, *, done: int, total: int) -> None:
+    def _finish(self, report: Delivery, plan: Plan, *, done: int) -> None:
         if self.as_json:
-            summary = {"event": "done", "collected": done, "cells": total, "left": report.left_in_journal}
+            summary = {"event": "done", "collected": done, "cells": len(plan.cells)}
+            summary["left"] = report.left_in_journal
             click.echo(json.dumps(summary))
         if report.refused:
             for _, message in report.refused:
@@ -158,8 +164,14 @@ class Job:
                 hint="Run the same command again when MLflow answers: nothing is generated twice.",
             )
         if not self.as_json:
-            name = self.session.settings.experiment
-            say = self.session.say
-            say.print(f"{total} cells are in experiment {name!r}. Next:", markup=False)
+            self._say_what_is_next(plan)
+
+    def _say_what_is_next(self, plan: Plan) -> None:
+        name, say = self.session.settings.experiment, self.session.say
+        say.print(f"{len(plan.cells)} cells are in experiment {name!r}. Next:", markup=False)
+        if plan.close_reason is None:
             say.print(f"  tipbench judge --experiment {shlex.quote(name)} --export sheet.json", markup=False)
-            say.print(f"  tipbench compare --experiment {shlex.quote(name)}", markup=False)
+        else:
+            say.print(f"  judging was closed: {plan.close_reason}. To open it again:", markup=False)
+            say.print(f"  tipbench judge reopen --experiment {shlex.quote(name)} --reason …", markup=False)
+        say.print(f"  tipbench compare --experiment {shlex.quote(name)}", markup=False)

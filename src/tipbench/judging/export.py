@@ -58,7 +58,7 @@ def export_sheet(path: Path, request: Request, *, backlog: Backlog, registrar: R
     write_text(part, sheet.model_dump_json(indent=1))
     write_text(schema_file(path), json.dumps(sheet_schema(desk.rubric), indent=1))
     store_sittings(sittings, request=request, cell=sections[0][0].members[0].cell, registrar=registrar)
-    part.replace(path)
+    _put_in_place(part, path)
     lonely = lonely_arms(sections, backlog.evidence.cells)
     remark = "not judged together with all arms, so a judge's mood leaks in: " + ", ".join(lonely)
     return Handout(sheet, (remark,) if lonely else ())
@@ -97,7 +97,7 @@ def finish_interrupted(path: Path, evidence: Evidence, *, experiment: Experiment
     """The sheet of an export that was killed after its sittings were stored; the file is put in place.
 
     Raises:
-        UsageError: what lies there is an unfinished export of another experiment.
+        UsageError: what lies there is an unfinished export of another experiment, or cannot be read.
     """
     part = part_file(path)
     if not part.exists():
@@ -105,6 +105,11 @@ def finish_interrupted(path: Path, evidence: Evidence, *, experiment: Experiment
     stored = {sitting.facts.token for sitting in evidence.sittings}
     try:
         sheet = Sheet.model_validate_json(part.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"the unfinished export {str(part)!r} cannot be read: {error.strerror}",
+            hint="Make it readable, or choose another file.",
+        ) from error
     except ValueError:
         part.unlink()  # Torn: it was never complete, so no sitting was stored for it.
         return None
@@ -119,10 +124,20 @@ def finish_interrupted(path: Path, evidence: Evidence, *, experiment: Experiment
         return None
     sheet = sheet.model_copy(update={"sections": kept})
     write_text(part, sheet.model_dump_json(indent=1))
-    part.replace(path)
+    _put_in_place(part, path)
     return Handout(
         sheet, ("an export that was interrupted was finished; the options given now did not count",)
     )
+
+
+def _put_in_place(part: Path, path: Path) -> None:
+    try:
+        part.replace(path)
+    except OSError as error:
+        raise TipbenchError(
+            f"{str(path)!r} cannot be written: {error.strerror}",
+            hint=f"The sheet is complete in {str(part)!r}: run the same command again when this is mended.",
+        ) from error
 
 
 def part_file(path: Path) -> Path:

@@ -6,18 +6,7 @@ from pathlib import Path
 import pytest
 
 from tipbench.errors import PackError
-from tipbench.pack import find_mistakes, read_pack, start_pack
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    start_pack(tmp_path / "mine")
-    return tmp_path / "mine"
-
-
-@pytest.fixture
-def files(folder: Path) -> dict[str, str]:
-    return dict(read_pack(folder).files)
+from tipbench.pack import find_mistakes, read_pack
 
 
 def mistakes_of(files: dict[str, str]) -> list[str]:

@@ -23,17 +23,6 @@ from tipbench.pack.anchors import Reference, seal, unseal
 from tipbench.records import Pack, Prompt, Scenario
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    start_pack(tmp_path / "mine")
-    return tmp_path / "mine"
-
-
-@pytest.fixture
-def files(folder: Path) -> dict[str, str]:
-    return dict(read_pack(folder).files)
-
-
 def test_a_new_pack_works_as_it_is(folder: Path) -> None:
     pack, found = check_folder(folder)
     assert pack is not None
