@@ -15,7 +15,14 @@ with warnings.catch_warnings():
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-MEASURED = {"touched", "latency_seconds", "load_seconds", "tokens_per_second"}
+MEASURED = {
+    "touched",
+    "latency_seconds",
+    "load_seconds",
+    "tokens_per_second",
+    "peak_resident_models",
+    "peak_memory_mib",
+}
 TAGS = (
     "judge_pending",
     "judge_kind",

@@ -6,6 +6,7 @@ from itertools import groupby
 
 from tipbench.candidates import measure_diversity, parse_candidates
 from tipbench.engines.protocol import Engine, LoadedModel
+from tipbench.engines.residents import PeakWatch
 from tipbench.errors import GenerationFailed
 from tipbench.grid import Cell
 from tipbench.records import ANSWERED, FAILED, Candidate, Generation, Model, Pack
@@ -125,19 +126,27 @@ def _estimate_cell(cell: Cell, stored: Iterable[StoredCell]) -> float:
 
 
 def _collect_model(cells: Sequence[Cell], *, engine: Engine, store: Store) -> Generator[Collected]:
-    with engine.load(cells[0].model) as loaded:
+    with engine.load(cells[0].model) as loaded, PeakWatch() as watch:
         # Whoever held the engine before us may have made some of these cells.
         known = {c.facts.key for c in read_cells(store.tracking.read_runs(store.experiment)) if not c.retired}
         first = True
         for cell in cells:
             if cell.key in known:
                 continue
-            yield _generate_cell(cell, loaded, store, load_seconds=loaded.load_seconds if first else 0.0)
+            collected = _generate_cell(cell, loaded)
+            peak = watch.take()
+            measured = {
+                "load_seconds": loaded.load_seconds if first else 0.0,
+                "peak_resident_models": float(peak.models),
+                "peak_memory_mib": peak.memory_bytes / 2**20,
+            }
+            _store_cell(collected, store, measured=measured, tags={})
+            yield collected
             first = False
         store.tracking.settle(patience_seconds=HAND_OVER_SECONDS)
 
 
-def _generate_cell(cell: Cell, loaded: LoadedModel, store: Store, *, load_seconds: float) -> Collected:
+def _generate_cell(cell: Cell, loaded: LoadedModel) -> Collected:
     sampling = cell.options.sampling
     try:
         generation = loaded.generate(cell.text, sampling=sampling, seed=cell.seed)
@@ -145,10 +154,7 @@ def _generate_cell(cell: Cell, loaded: LoadedModel, store: Store, *, load_second
     except GenerationFailed as error:
         generation = Generation(text="", finish="stop", prompt_tokens=0, output_tokens=0, seconds=0.0)
         failure = error.message
-    candidates = _make_candidates(cell, generation, failure)
-    collected = Collected(cell, candidates, generation)
-    _store_cell(collected, store, load_seconds=load_seconds, tags={})
-    return collected
+    return Collected(cell, _make_candidates(cell, generation, failure), generation)
 
 
 def _make_candidates(cell: Cell, generation: Generation, failure: str) -> tuple[Candidate, ...]:
@@ -172,11 +178,13 @@ def _reuse_cell(cell: Cell, source: StoredCell, store: Store) -> Collected:
         cell, generation, "" if generation.output_tokens else "failed where it came from"
     )
     collected = Collected(cell, candidates, generation, reused=True)
-    _store_cell(collected, store, load_seconds=0.0, tags={"tipbench.reused_from": source.run.run_id})
+    _store_cell(collected, store, measured={}, tags={"tipbench.reused_from": source.run.run_id})
     return collected
 
 
-def _store_cell(collected: Collected, store: Store, *, load_seconds: float, tags: dict[str, str]) -> None:
+def _store_cell(
+    collected: Collected, store: Store, *, measured: dict[str, float], tags: dict[str, str]
+) -> None:
     cell, candidates = collected.cell, collected.candidates
     texts = [candidate.text for candidate in candidates if candidate.answered]
     blank = store.stamps.blank(store.experiment)
@@ -194,11 +202,9 @@ def _store_cell(collected: Collected, store: Store, *, load_seconds: float, tags
         ),
         options=cell.options,
         metrics=generation_metrics(
-            collected.generation,
-            load_seconds=load_seconds,
-            candidates=candidates,
-            diversity=measure_diversity(texts),
-        ),
+            collected.generation, candidates=candidates, diversity=measure_diversity(texts)
+        )
+        | measured,
         write=blank.model_copy(
             update={
                 "run_name": cell.name[:250],

@@ -21,6 +21,8 @@ _RESERVED = frozenset(
         "latency_seconds",
         "load_seconds",
         "output_tokens",
+        "peak_memory_mib",
+        "peak_resident_models",
         "prompt_tokens",
         "reason",
         "text",

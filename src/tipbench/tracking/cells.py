@@ -107,13 +107,12 @@ def cell_write(
 
 
 def generation_metrics(
-    generation: Generation, *, load_seconds: float, candidates: Sequence[Candidate], diversity: float | None
+    generation: Generation, *, candidates: Sequence[Candidate], diversity: float | None
 ) -> dict[str, float]:
     """What was measured of one cell. Shares of computed flags are over the answered candidates."""
     answered = [candidate for candidate in candidates if candidate.answered]
     metrics = {
         "latency_seconds": generation.seconds,
-        "load_seconds": load_seconds,
         "prompt_tokens": float(generation.prompt_tokens),
         "output_tokens": float(generation.output_tokens),
         "answered": float(len(answered)),
