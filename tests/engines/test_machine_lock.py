@@ -1,6 +1,7 @@
 """One lock per machine."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from threading import Timer
 
 import pytest
 
-from tipbench.engines.machine_lock import MachineLock, machine_lock_path
+from tipbench.engines.machine_lock import LeftBehind, MachineLock, machine_lock_path
 from tipbench.errors import EngineBusy, EngineUnavailable
 
 HOLD = """
@@ -137,6 +138,52 @@ def test_escape_codes_in_the_file_do_not_reach_the_terminal(tmp_path: Path) -> N
         with pytest.raises(EngineBusy) as caught, _lock(path, wait=False).hold("x"):
             pass
     assert caught.value.message.endswith("by [31mred")
+
+
+LEFT = LeftBehind(server="http://127.0.0.1:11434", digest="sha256:0123abc")
+
+
+def test_what_a_killed_holder_left_in_a_server_is_cleared_before_the_next_one_begins(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    _die_holding(path)
+    seen: list[LeftBehind] = []
+    lock = MachineLock(path, holder="us", wait=False, report=print, clear=seen.append)
+    with lock.hold("embedded"):
+        assert seen == [LEFT]
+    with lock.hold("again"):
+        assert seen == [LEFT]
+
+
+def test_what_does_not_go_away_is_left_for_the_next_try(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    _die_holding(path)
+    for _ in range(2):
+        with pytest.raises(EngineUnavailable, match="11434"), _lock(path, wait=False).hold("x"):
+            pass
+
+
+def test_a_holder_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with _lock(path, wait=False).hold("x", leaves=LEFT):
+        assert LEFT.server in path.read_text()
+    with _lock(path, wait=False).hold("x"):
+        pass
+
+
+@pytest.mark.parametrize("server", ["http://example.org", "http://127.0.0.1.example.org:80", "file:///etc"])
+def test_a_mark_that_points_away_from_this_machine_is_ignored(tmp_path: Path, server: str) -> None:
+    path = tmp_path / "lock"
+    path.write_text(f"somebody\n{server} sha256:0123abc")
+    with _lock(path, wait=False).hold("x"):
+        pass
+
+
+def _die_holding(path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        with _lock(path, wait=False).hold("ollama", leaves=LEFT):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 def test_all_users_of_a_machine_share_one_path() -> None:

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Callable, Generator
@@ -14,6 +15,9 @@ from tipbench.errors import EngineBusy, EngineUnavailable
 FILE_NAME = "tipbench-engine.lock"
 SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108
 EVERYBODY = 0o666
+TEXT_BYTES = 2_000
+# Anybody may write into the lock's file: only a server of this machine is ever spoken to.
+_MARK = re.compile(r"(http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?) ([0-9a-z:]{1,80})")
 
 
 def machine_lock_path() -> Path:
@@ -26,28 +30,56 @@ def machine_lock_path() -> Path:
 
 
 @dataclass(frozen=True)
+class LeftBehind:
+    """A model that a dead holder may have left in the memory of a server of this machine."""
+
+    server: str
+    digest: str
+
+
+def refuse_left_behind(left: LeftBehind) -> None:
+    """For who cannot speak to servers.
+
+    Raises:
+        EngineUnavailable: always.
+    """
+    raise EngineUnavailable(
+        f"a tipbench that was killed may have left a model in the memory of {left.server}",
+        hint="Run any collect on that server: it unloads what was left there.",
+    )
+
+
+@dataclass(frozen=True)
 class MachineLock:
     """Held by one process at a time. `holder` is how the others are told about us.
 
-    The lock belongs to the open file, so a child that inherits the descriptor keeps it.
+    The lock belongs to the open file, so a child that inherits the descriptor keeps it. A server's weights
+    outlive a holder that is killed: the mark that stays in the file tells the next one to `clear` them first.
     """
 
     path: Path
     holder: str
     wait: bool
     report: Callable[[str], None]
+    clear: Callable[[LeftBehind], None] = refuse_left_behind
 
     @contextmanager
-    def hold(self, purpose: str) -> Generator[int]:
+    def hold(self, purpose: str, *, leaves: LeftBehind | None = None) -> Generator[int]:
         """Waits for the lock, keeps it, and gives its file descriptor.
+
+        `leaves` is what would stay in memory if we were killed.
 
         Raises:
             EngineBusy: another process holds it and waiting was not wanted.
-            EngineUnavailable: the lock's file cannot be used.
+            EngineUnavailable: the lock's file cannot be used, or what was left behind does not go away.
         """
         descriptor = self._acquire()
         try:
-            _write_text(descriptor, f"{self.holder}, {purpose}")
+            left = _read_left_behind(descriptor)
+            if left is not None:
+                self.clear(left)
+            mark = f"\n{leaves.server} {leaves.digest}" if leaves else ""
+            _write_text(descriptor, f"{self.holder}, {purpose}{mark}")
             yield descriptor
             _write_text(descriptor, "")
         finally:
@@ -134,5 +166,20 @@ def _write_text(descriptor: int, text: str) -> None:
 
 def _read_text(descriptor: int) -> str:
     """Who holds the lock. Anybody may write there, so nothing but printable characters is taken."""
-    text = os.pread(descriptor, 300, 0).decode(errors="replace")
-    return "".join(character for character in text if character.isprintable())
+    return _printable(_read_lines(descriptor)[0])
+
+
+def _read_left_behind(descriptor: int) -> LeftBehind | None:
+    mark = _read_lines(descriptor)[1]
+    match = _MARK.fullmatch(mark)
+    return LeftBehind(server=match[1], digest=match[2]) if match else None
+
+
+def _read_lines(descriptor: int) -> tuple[str, str]:
+    text = os.pread(descriptor, TEXT_BYTES, 0).decode(errors="replace")
+    holder, _, mark = text.partition("\n")
+    return holder, mark
+
+
+def _printable(text: str) -> str:
+    return "".join(character for character in text[:300] if character.isprintable())
