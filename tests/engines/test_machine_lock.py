@@ -5,7 +5,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
@@ -25,6 +25,7 @@ with lock.hold("model 'big'"):
     sys.stdin.read()
 """
 NOBODY = 65534
+BUSY = 7
 
 
 def test_who_does_not_wait_is_told_who_holds_it(tmp_path: Path) -> None:
@@ -82,29 +83,36 @@ def test_two_users_exclude_each_other(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o1777)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
-    tmp_path.chmod(0o755)
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.stat().st_mode & 0o005 == 0:
+            parent.chmod(0o755)
     path = folder / "lock"
-    pid = os.fork()
-    if pid == 0:
-        # As another user, the file is made and left behind.
-        os.setuid(NOBODY)
-        with _lock(path, wait=False).hold("theirs"):
-            pass
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
+    # As another user, the file is made and left behind.
+    assert _as_nobody(lambda: _take(path)) == 0
     assert path.stat().st_uid == NOBODY
     with _lock(path, wait=False).hold("ours"):
-        pid = os.fork()
-        if pid == 0:
+        assert _as_nobody(lambda: _take(path)) == BUSY
+
+
+def _take(path: Path) -> int:
+    try:
+        with _lock(path, wait=False).hold("theirs"):
+            return 0
+    except EngineBusy:
+        return BUSY
+
+
+def _as_nobody(act: Callable[[], int]) -> int:
+    """What a process of another user exits with; never a second pytest, whatever goes wrong in it."""
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
             os.setuid(NOBODY)
-            try:
-                with _lock(path, wait=False).hold("theirs"):
-                    os._exit(1)
-            except EngineBusy:
-                os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
+            code = act()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_a_lock_file_that_was_tidied_away_is_made_again(tmp_path: Path) -> None:
