@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
-.PHONY: help setup demo check format test test-slow test-faults bench requirements clean
+.PHONY: help setup demo check format test test-slow test-faults ollama test-ollama bench requirements clean
 
 help:
 	@echo "make demo         set everything up and do the main job: a real model, a real MLflow, a leaderboard"
@@ -18,6 +18,8 @@ help:
 	@echo "make format       let ruff format and fix"
 	@echo "make test-slow    the statistics' bars and the exotic MLflow servers"
 	@echo "make test-faults  the whole table of faults"
+	@echo "make ollama       build a real Ollama server (needs Go, gcc, g++) with SmolLM2 and variants"
+	@echo "make test-ollama  the engine tests on that server"
 	@echo "make bench        side-by-side measurements (benchmarks/)"
 	@echo "make requirements resolve the pinned requirement files again"
 
@@ -46,7 +48,7 @@ format: setup
 	$(BIN)/ruff check --fix src tests benchmarks
 
 test: check
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: setup
 	$(BIN)/pytest -m slow
@@ -54,6 +56,12 @@ test-slow: setup
 test-faults: setup
 	mkdir -p build/faults
 	TIPBENCH_FAULT_STEP=1 TIPBENCH_FAULT_TABLE=build/faults $(BIN)/pytest tests/faults
+
+ollama: setup
+	$(BIN)/python -m tests.engines.ollama_server
+
+test-ollama: ollama
+	$(BIN)/pytest -m ollama
 
 bench: setup
 	$(BIN)/python -m benchmarks.headline

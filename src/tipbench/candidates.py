@@ -33,8 +33,9 @@ class _Line:
 
 def clean_text(text: str) -> str:
     """One line without control characters, direction overrides, lone surrogates or double blanks."""
-    kept = (_clean_character(character) for character in text)
-    return " ".join("".join(kept).split())
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(_clean_character(character) for character in text)
+    return " ".join(text.split())
 
 
 def _clean_character(character: str) -> str:

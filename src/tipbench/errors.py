@@ -1,6 +1,7 @@
 """The tree of expected failures: what happened, and what to do next."""
 
 from collections.abc import Sequence
+from itertools import groupby
 
 
 class TipbenchError(Exception):
@@ -18,8 +19,12 @@ class Problems(TipbenchError):
     """Several problems found before anything was begun, all of them."""
 
     def __init__(self, problems: Sequence[TipbenchError]) -> None:
-        lines = [f"{p.message}\n  → {p.hint}" if p.hint else p.message for p in problems]
-        super().__init__(lines[0] if len(lines) == 1 else f"{len(lines)} problems:\n" + "\n".join(lines))
+        lines: list[str] = []
+        for hint, alike in groupby(problems, key=lambda problem: problem.hint):
+            lines += [problem.message for problem in alike]
+            lines += [f"  → {hint}"] if hint else []
+        head = f"{len(problems)} problems:\n" if len(problems) > 1 else ""
+        super().__init__(head + "\n".join(lines))
         self.exit_code = max(problem.exit_code for problem in problems)
 
 
@@ -55,12 +60,20 @@ class ModelRefused(EngineError):
     exit_code = 2
 
 
+class ModelMissing(ModelRefused):
+    """The engine does not have the model; `get` is the command that gets it, if there is one."""
+
+    def __init__(self, message: str, *, get: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint or (f"Get it with: {get}" if get else ""))
+        self.get = get
+
+
 class GenerationFailed(EngineError):
     """One generation failed; the engine is still there. The cell records it and the run goes on."""
 
 
 class EngineBusy(EngineError):
-    """Another process of this machine holds the engine lock."""
+    """Another process of this machine holds the engine lock, or another client uses the engine."""
 
 
 class TrackingError(TipbenchError):
@@ -79,6 +92,10 @@ class ExperimentNotFound(TrackingError):
     """No experiment of that name on this server."""
 
     exit_code = 2
+
+
+class BackupError(TrackingError):
+    """A backup cannot be made, read or brought back; the data is as it was."""
 
 
 class NewerSchema(TipbenchError):

@@ -3,10 +3,11 @@
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from tipbench.errors import Problems, TipbenchError, UsageError
+from tipbench.errors import ModelMissing, Problems, TipbenchError, UsageError
 from tipbench.pack import answer_tokens, builtin_pack, read_pack, render_prompt, select_scenarios
 from tipbench.records import CellFacts, Model, Options, Pack, Prompt, Sampling, Scenario, content_hash
 from tipbench.settings import Settings, split_list
@@ -29,7 +30,7 @@ class Cell:
         """What people see in MLflow."""
         return f"{self.model.name} · {self.prompt.name} · {self.scenario.id}"
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The prompt as sent."""
         options = self.options
@@ -37,7 +38,7 @@ class Cell:
             self.pack, self.prompt, self.scenario, n_tips=options.n_tips, diversity=options.diversity
         )
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Same key, same question to the same weights. Names, rubric and experiment are not part of it."""
         return content_hash(
@@ -55,7 +56,7 @@ class Cell:
         content = f"{self.options.seed}/{self.model.digest}/{self._prompt_hash}/{self.scenario.hash}"
         return int.from_bytes(hashlib.sha256(content.encode()).digest()[:4], "big") >> 1
 
-    @property
+    @cached_property
     def _prompt_hash(self) -> str:
         # The diversity request is text of the pack too: edited, it is another question.
         if not self.options.diversity:
@@ -76,22 +77,29 @@ class Cell:
             scenario_hash=self.scenario.hash,
             options_hash=self.options.hash,
             rubric=self.pack.rubric.name,
-            rubric_hash=content_hash(self.pack.rubric.model_dump()),
+            rubric_hash=self.pack.rubric.hash,
             pack_hash=self.pack.hash,
             judge_kind=judge_kind,
             slots=slots,
         )
 
 
-def prepare_grid(settings: Settings, *, find_model: Callable[[str], Model]) -> list[Cell]:
+def prepare_grid(
+    settings: Settings,
+    *,
+    find_model: Callable[[str], Model],
+    skip_missing: Callable[[str], None] | None = None,
+) -> list[Cell]:
     """All cells, model by model: a model is loaded once for all its cells.
+
+    With `skip_missing` models that are not there are left out; it gets a line for each.
 
     Raises:
         Problems: everything that is wrong with what was asked for, before anything is generated.
     """
     problems: list[TipbenchError] = []
     pack = _attempt(problems, lambda: open_pack(settings.pack))
-    models = _attempt(problems, lambda: _find_models(settings.models, find_model))
+    models = _attempt(problems, lambda: _find_models(settings.models, find_model, skip_missing))
     names = _attempt(problems, lambda: split_list(settings.prompts, what="prompts"))
     prompts: tuple[Prompt, ...] | None = None
     scenarios: tuple[Scenario, ...] | None = None
@@ -141,16 +149,37 @@ def _attempt(problems: list[TipbenchError], step: Callable[[], T]) -> T | None:
         return None
 
 
-def _find_models(text: str, find_model: Callable[[str], Model]) -> tuple[Model, ...]:
+def _find_models(
+    text: str, find_model: Callable[[str], Model], skip_missing: Callable[[str], None] | None
+) -> tuple[Model, ...]:
     problems: list[TipbenchError] = []
     found = [
         _attempt(problems, lambda name=name: find_model(name)) for name in split_list(text, what="models")
     ]
+    models = tuple(model for model in found if model is not None)
+    missing = [problem for problem in problems if isinstance(problem, ModelMissing)]
+    if skip_missing and models:
+        for problem in missing:
+            skip_missing(f"left out: {problem.message}")
+        missing = []
+    problems = [problem for problem in problems if not isinstance(problem, ModelMissing)]
+    if missing:
+        problems.append(_all_missing(missing, way_out="Or go on without: --skip-missing" if models else ""))
     if problems:
         raise Problems(problems)
-    models = tuple(model for model in found if model is not None)
     _refuse_doubles(models)
     return models
+
+
+def _all_missing(missing: Sequence[ModelMissing], *, way_out: str) -> TipbenchError:
+    """One problem with the commands that get all of them, ready to be copied."""
+    commands = [f"\n    {problem.get}" for problem in missing if problem.get]
+    other = dict.fromkeys(problem.hint for problem in missing if not problem.get)
+    hints = [f"Get what is missing with:{''.join(commands)}"] if commands else []
+    return ModelMissing(
+        "\n".join(problem.message for problem in missing),
+        hint="\n    ".join(line for line in (*hints, *other, way_out) if line),
+    )
 
 
 def _refuse_same_contents(cells: Sequence[Cell]) -> None:

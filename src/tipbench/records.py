@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -60,6 +61,11 @@ class Rubric(Record):
     scales: tuple[Scale, ...]
     flags: tuple[Flag, ...]
 
+    @cached_property
+    def hash(self) -> str:
+        """Of the content."""
+        return content_hash(self.model_dump())
+
     def composite(self, scores: Mapping[str, int], flags: Mapping[str, bool]) -> float:
         """The weighted sum of scores and flags."""
         judged = sum(scale.weight * scores[scale.name] for scale in self.scales)
@@ -86,7 +92,7 @@ class Scenario(Record):
     held_out: bool = False
     values: dict[str, str | tuple[str, ...]]
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Of the content, not of the name."""
         return content_hash(self.values)
@@ -98,7 +104,7 @@ class Prompt(Record):
     name: str
     text: str
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Of the content, not of the name."""
         return content_hash(self.text)
@@ -127,7 +133,7 @@ class Pack(Record):
     max_tokens: int
     files: dict[str, str] = Field(repr=False)
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Of all files."""
         return content_hash(self.files)
@@ -145,7 +151,7 @@ class Sampling(Record):
 
 
 class Model(Record):
-    """A model that an engine offers."""
+    """A model that an engine offers; `local` when its weights come into this machine's memory."""
 
     name: str
     engine: str
@@ -153,6 +159,7 @@ class Model(Record):
     parameters: int | None
     size_bytes: int
     pinned: bool = True
+    local: bool = True
     location: str = ""
 
     @property
@@ -193,7 +200,7 @@ class Options(Record):
     diversity: bool
     seed: int
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Of the content."""
         return content_hash(self.model_dump())

@@ -4,7 +4,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -34,6 +34,11 @@ class Settings(BaseModel):
     mlflow_password: str | None = Field(default=None, repr=False)
     mlflow_token: str | None = Field(default=None, repr=False)
     ollama_url: str = "http://localhost:11434"
+    ollama_serve: bool = False
+    foreign: Literal["evict", "refuse"] = "evict"
+    unload: Literal["per-model", "every-call"] = "per-model"
+    openai_url: str | None = None
+    openai_local: bool | None = None
     threads: int | None = Field(default=None, ge=1)
     context_tokens: int = Field(default=4096, ge=256, le=131_072)
 
@@ -56,7 +61,7 @@ class Settings(BaseModel):
         """Where embedded weights are kept."""
         return self.home / "models"
 
-    @field_validator("mlflow_url", "ollama_url")
+    @field_validator("mlflow_url", "ollama_url", "openai_url")
     @classmethod
     def _is_a_url(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("http://", "https://")):

@@ -5,10 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.ollama_server import SMOLLM2, OllamaServer, run_ollama
+from tests.engines.openai_server import ALIAS, RunningServer, run_server
 from tests.engines.variants import prepare_models
 from tipbench.engines.digests import DigestCache
 from tipbench.engines.llamacpp import LlamaCppEngine, LlamaCppModel
 from tipbench.engines.machine_lock import MachineLock
+from tipbench.engines.ollama import Foreign, OllamaEngine, OllamaOptions
+from tipbench.engines.ollama_api import OllamaApi
+from tipbench.engines.ollama_loaded import OllamaModel
+from tipbench.engines.openai_api import Access
+from tipbench.engines.openai_compatible import OpenAiEngine
+from tipbench.engines.openai_key import ApiKey
+from tipbench.engines.openai_model import OpenAiModel
+from tipbench.engines.origins import origin_of
 from tipbench.records import Model
 
 OpenEngine = Callable[..., LlamaCppEngine]
@@ -80,3 +90,98 @@ def make_engine(
         context_tokens=context_tokens,
         timeout_seconds=timeout_seconds,
     )
+
+
+@pytest.fixture(scope="session")
+def openai_server(models_folder: Path) -> Iterator[RunningServer]:
+    """A real OpenAI-compatible server with the small real model."""
+    with run_server(next(models_folder.glob("SmolLM2*.gguf"))) as server:
+        yield server
+
+
+@pytest.fixture
+def openai_engine(openai_server: RunningServer, tmp_path: Path) -> OpenAiEngine:
+    """The engine on that server, not waiting for its lock."""
+    return make_openai_engine(openai_server, tmp_path)
+
+
+@pytest.fixture
+def openai_smollm2(openai_engine: OpenAiEngine) -> Model:
+    """The small real model there."""
+    return openai_engine.find_model(ALIAS)
+
+
+@pytest.fixture(scope="session")
+def openai_loaded(
+    openai_server: RunningServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OpenAiModel]:
+    """The same, for all tests that only ask it."""
+    engine = make_openai_engine(openai_server, tmp_path_factory.mktemp("openai"))
+    with engine.load(engine.find_model(ALIAS)) as model:
+        yield model
+
+
+def make_openai_engine(server: RunningServer, home: Path) -> OpenAiEngine:
+    """The engine with the server's key, under a lock of its own."""
+    key = ApiKey("A_VARIABLE", origin_of(server.url), server.key)
+    lock = MachineLock(home / "engine.lock", holder="the tests", wait=False, report=print)
+    return OpenAiEngine(Access(server.url, key), local=True, lock=lock, report=print)
+
+
+@pytest.fixture(scope="session")
+def ollama_server() -> Iterator[OllamaServer]:
+    """A real Ollama server with the small real model and variants of it."""
+    with run_ollama() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def free_ollama() -> Iterator[OllamaServer]:
+    """Another one, with nothing loaded between two tests."""
+    with run_ollama() as server:
+        yield server
+
+
+@pytest.fixture
+def mortal_ollama() -> Iterator[OllamaServer]:
+    """One that a test may kill."""
+    with run_ollama() as server:
+        yield server
+
+
+@pytest.fixture
+def ollama_engine(ollama_server: OllamaServer, tmp_path: Path) -> OllamaEngine:
+    """The engine on that server, not waiting for its lock."""
+    return make_ollama_engine(ollama_server.url, tmp_path)
+
+
+@pytest.fixture
+def ollama_smollm2(ollama_engine: OllamaEngine) -> Model:
+    """The small real model there."""
+    return ollama_engine.find_model(SMOLLM2)
+
+
+@pytest.fixture(scope="session")
+def ollama_loaded(
+    ollama_server: OllamaServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OllamaModel]:
+    """The same, loaded for all tests that only ask it."""
+    engine = make_ollama_engine(ollama_server.url, tmp_path_factory.mktemp("ollama"))
+    with engine.load(engine.find_model(SMOLLM2)) as model:
+        yield model
+
+
+def make_ollama_engine(
+    url: str,
+    home: Path,
+    *,
+    foreign: Foreign = "evict",
+    unload_every_call: bool = False,
+    report: Callable[[str], None] = print,
+) -> OllamaEngine:
+    """The engine with 1024 tokens of context, under a lock of its own."""
+    lock = MachineLock(home / "engine.lock", holder="the tests", wait=False, report=report)
+    options = OllamaOptions(
+        context_tokens=1024, threads=1, foreign=foreign, unload_every_call=unload_every_call
+    )
+    return OllamaEngine(OllamaApi(url, timeout_seconds=120.0), lock=lock, options=options, report=report)

@@ -21,9 +21,11 @@ def test_the_peak_is_the_most_at_one_moment_and_starts_anew_when_taken(tmp_path:
     _add_process(tmp_path, 8, "/opt/bin/ollama", "serve", pages=1000)
     _add_process(tmp_path, 9, "/usr/lib/ollama/llama-server", "--model", "blob", pages=50)
     watch = PeakWatch(proc=tmp_path)
+    watch.look()
+    (tmp_path / "9" / "statm").write_text("0 0 0 0 0 0 0")
+    watch.look()
     both = watch.take()
     assert both.models == 2
-    (tmp_path / "9" / "statm").write_text("0 0 0 0 0 0 0")
     alone = watch.take()
     assert alone.models == 1
     assert both.memory_bytes == alone.memory_bytes * 1.5

@@ -17,6 +17,9 @@ COMMANDS = {
     "pack": "Start or check a pack of your own.",
     "retire": "Take contents out of the comparison; deletes nothing.",
     "mlflow": "The managed local MLflow server: up, down, status.",
+    "backup": "The managed server's data in one file, also while it runs.",
+    "restore": "Bring a backup back; what is there now is put aside.",
+    "repair": "Rebuild what people see in MLflow from the verdicts.",
     "doctor": "Check every part, and say what to do.",
 }
 

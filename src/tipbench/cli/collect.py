@@ -44,25 +44,44 @@ STOP_SECONDS = 10.0
 @click.option("--seed", type=int, help="Seed of the whole grid.")
 @click.option("--pack", help="A built-in pack or a folder.")
 @click.option("--ollama-url", help="Ollama server.")
+@click.option(
+    "--foreign", type=click.Choice(["evict", "refuse"]), help="Other clients' models in Ollama's memory."
+)
+@click.option("--unload", type=click.Choice(["per-model", "every-call"]), help="When Ollama unloads a model.")
+@click.option("--skip-missing", is_flag=True, help="Go on without models that are not there.")
 @click.option("--reuse-from", metavar="EXPERIMENT", help="Take unchanged cells from there.")
 @click.option("--no-wait", is_flag=True, help="Do not wait when another process holds the engine.")
 @click.option("--dry-run", is_flag=True, help="Print the plan with an estimate; generate nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line, for machines.")
 @experiment_option
 @mlflow_options
-def command(*, reuse_from: str | None, no_wait: bool, dry_run: bool, as_json: bool, **flags: object) -> None:
+def command(
+    *,
+    reuse_from: str | None,
+    skip_missing: bool,
+    no_wait: bool,
+    dry_run: bool,
+    as_json: bool,
+    **flags: object,
+) -> None:
     """Generate every missing cell. Run it again to fill what is missing: nothing is made twice."""
     settings = read_settings(flags)
     check_room(settings)
     say = make_console(stderr=as_json)
-    engines = open_engines(settings, wait=not no_wait, report=say.print)
-    cells = prepare_grid(settings, find_model=engines.admit)
-    with start_session(settings, say=say) as session:
-        job = Job(session, engine_of=engines.engine_of, reuse_from=reuse_from, as_json=as_json)
-        if dry_run:
-            job.show_plan(cells)
-        else:
-            job.run(cells)
+
+    def report(line: str) -> None:
+        say.print(line, markup=False)
+
+    with open_engines(settings, wait=not no_wait, report=report) as engines:
+        cells = prepare_grid(
+            settings, find_model=engines.admit, skip_missing=report if skip_missing else None
+        )
+        with start_session(settings, say=say) as session:
+            job = Job(session, engine_of=engines.engine_of, reuse_from=reuse_from, as_json=as_json)
+            if dry_run:
+                job.show_plan(cells)
+            else:
+                job.run(cells)
 
 
 @dataclass(frozen=True)
@@ -135,7 +154,11 @@ class Job:
         except TipbenchError:
             tracking.flush(patience_seconds=STOP_SECONDS)
             raise
-        self._finish(tracking.flush(), plan, done=done)
+        report = tracking.flush()
+        if not report.left_in_journal:
+            # Into the cache now: the first compare then asks for next to nothing.
+            tracking.read_runs(experiment)
+        self._finish(report, plan, done=done)
 
     def _reuse_experiment(self) -> Experiment | None:
         return self.session.tracking.find_experiment(self.reuse_from) if self.reuse_from else None

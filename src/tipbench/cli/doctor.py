@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 import click
-import httpx2
 from rich.markup import escape
 from rich.table import Table
 
 from tipbench.cli.session import check_room, make_console, mlflow_options
 from tipbench.engines import open_engines
-from tipbench.errors import TipbenchError
+from tipbench.engines.ollama_api import OllamaApi
+from tipbench.errors import EngineError, TipbenchError
 from tipbench.grid import open_pack
 from tipbench.settings import Settings, read_settings
 from tipbench.tracking import open_tracking
@@ -95,6 +95,8 @@ def _embedded_engine(_: Settings) -> Finding:
 
 
 def _models(settings: Settings) -> Finding:
+    # A server of our own is started by what needs it, not by a look.
+    settings = settings.model_copy(update={"ollama_serve": False})
     models = open_engines(settings, report=lambda _: None).list_models()
     names = ", ".join(model.name for model in models)
     return Finding(
@@ -107,10 +109,7 @@ def _models(settings: Settings) -> Finding:
 
 def _ollama(settings: Settings) -> Finding:
     try:
-        answer = httpx2.get(f"{settings.ollama_url}/api/version", timeout=2, trust_env=False)
-        version = str(answer.json()["version"])
-    except (httpx2.HTTPError, ValueError, KeyError, TypeError):
-        return Finding(
-            "Ollama", ok=False, says=f"no server at {settings.ollama_url}", to_do="ollama serve", needed=False
-        )
+        version = OllamaApi(settings.ollama_url).version()
+    except EngineError as error:
+        return Finding("Ollama", ok=False, says=error.message, to_do=error.hint, needed=False)
     return Finding("Ollama", ok=True, says=f"{version} at {settings.ollama_url}", needed=False)

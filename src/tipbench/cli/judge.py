@@ -77,12 +77,13 @@ def command(
 
 @command.command()
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--fresh", is_flag=True, help="Read everything again, also what was edited by hand in MLflow.")
 @experiment_option
 @mlflow_options
-def status(*, as_json: bool, **flags: object) -> None:
+def status(*, as_json: bool, fresh: bool, **flags: object) -> None:
     """Where judging stands: judged, waiting, and who has what."""
     with open_session(flags, for_machines=as_json) as session:
-        found = _judging(session).status(experiment=session.settings.experiment)
+        found = _judging(session).status(experiment=session.settings.experiment, fresh=fresh)
         if as_json:
             click.echo(found.model_dump_json(indent=1))
         else:

@@ -49,7 +49,8 @@ def fetch_with_progress(name: str, settings: Settings, say: Console) -> None:
 def list_models(settings: Settings, *, as_json: bool) -> None:
     """Prints every model with its size, and why one is not admitted."""
     say = make_console()
-    models = open_engines(settings, report=lambda _: None).list_models()
+    with open_engines(settings, report=lambda _: None) as engines:
+        models = engines.list_models(pass_over=lambda error: click.echo(f"· {error.message}", err=True))
     if as_json:
         for model in models:
             refusal = _refusal(model, settings)
@@ -63,10 +64,10 @@ def list_models(settings: Settings, *, as_json: bool) -> None:
         table.add_column(heading, justify="right")
     table.add_column(f"up to {settings.max_model_b:g} billion")
     for model in models:
-        size = f"{model.size_bytes / 1e6:,.0f} MB"
+        size = f"{model.size_bytes / 1e6:,.0f} MB" if model.size_bytes else "unknown"
         refusal = _refusal(model, settings)
         table.add_row(
-            escape(model.name), model.engine, size, _parameters(model), escape(refusal) or "admitted"
+            escape(model.name), model.engine, size, _parameters(model), escape(refusal) or _admission(model)
         )
     say.print(table)
 
@@ -78,6 +79,10 @@ def _refusal(model: Model, settings: Settings) -> str:
     except ModelRefused as error:
         return error.message
     return ""
+
+
+def _admission(model: Model) -> str:
+    return "admitted" if model.pinned else f"admitted, unpinned{'' if model.local else ', not loaded here'}"
 
 
 def _parameters(model: Model) -> str:

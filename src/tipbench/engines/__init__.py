@@ -3,13 +3,20 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Self
 
 from tipbench.engines.digests import DigestCache
 from tipbench.engines.llamacpp import LlamaCppEngine
 from tipbench.engines.machine import count_cores
 from tipbench.engines.machine_lock import MachineLock, machine_lock_path
+from tipbench.engines.ollama import OllamaEngine, OllamaOptions
+from tipbench.engines.ollama_api import NoServer, OllamaApi
+from tipbench.engines.ollama_serve import start_ollama_serve
+from tipbench.engines.openai_compatible import OpenAiEngine, open_openai
 from tipbench.engines.protocol import Engine
-from tipbench.errors import ModelRefused
+from tipbench.engines.weights import KNOWN_WEIGHTS
+from tipbench.errors import EngineUnavailable, ModelRefused
 from tipbench.records import Model
 from tipbench.settings import Settings
 
@@ -19,22 +26,67 @@ __all__ = ["Engines", "check_size", "open_engines"]
 class Engines:
     """All engines of this machine under one roof."""
 
-    def __init__(self, *, llamacpp: LlamaCppEngine, max_model_b: float) -> None:
+    def __init__(
+        self,
+        *,
+        llamacpp: LlamaCppEngine,
+        ollama: OllamaEngine,
+        openai: OpenAiEngine | None,
+        max_model_b: float,
+        at_end: ExitStack | None = None,
+    ) -> None:
         self._llamacpp = llamacpp
-        self._engines: dict[str, Engine] = {llamacpp.name: llamacpp}
+        self._ollama = ollama
+        self._openai = openai
+        self._engines: dict[str, Engine] = {llamacpp.name: llamacpp, ollama.name: ollama}
+        if openai is not None:
+            self._engines[openai.name] = openai
         self._max_model_b = max_model_b
+        self._at_end = at_end or ExitStack()
 
-    def list_models(self) -> Sequence[Model]:
-        """Every model of every engine, admitted or not."""
-        return [model for engine in self._engines.values() for model in engine.list_models()]
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._at_end.close()
+
+    def list_models(self, *, pass_over: Callable[[EngineUnavailable], None] | None = None) -> Sequence[Model]:
+        """Every model of every engine, admitted or not. `pass_over` is told of engines that cannot be asked.
+
+        Raises:
+            EngineUnavailable: an engine cannot be asked, and nobody is there to be told.
+        """
+        models: list[Model] = []
+        for engine in self._engines.values():
+            try:
+                models += engine.list_models()
+            except EngineUnavailable as error:
+                if pass_over is None:
+                    raise
+                pass_over(error)
+        return models
 
     def find_model(self, name: str) -> Model:
-        """The model of that name on the engine that offers it.
+        """The model of that name on the engine before the colon; else a file if there is one, else Ollama's.
 
         Raises:
             ModelRefused: no engine has it.
+            EngineUnavailable: the engine that is named cannot be asked.
         """
-        return self._llamacpp.find_model(name)
+        prefix, _, rest = name.partition(":")
+        if prefix == OpenAiEngine.name:
+            return self._find_on_openai(name)
+        if rest and prefix in self._engines:
+            return self._engines[prefix].find_model(rest)
+        if self._is_a_file(name):
+            return self._llamacpp.find_model(name)
+        try:
+            return self._ollama.find_model(name)
+        except NoServer as error:
+            raise ModelRefused(
+                f"unknown model {name!r}: no file of the models folder, and {error.message}",
+                hint=f"{error.hint}. {self._llamacpp.what_there_is()}",
+            ) from error
 
     def admit(self, name: str) -> Model:
         """The same, if it is within the size limit.
@@ -50,15 +102,35 @@ class Engines:
         """The engine that loads this model."""
         return self._engines[model.engine]
 
+    def _is_a_file(self, name: str) -> bool:
+        # Weights that can be fetched and were not yet: the embedded engine says how.
+        return self._llamacpp.offers(name) or (name in KNOWN_WEIGHTS and not self._ollama.offers(name))
+
+    def _find_on_openai(self, name: str) -> Model:
+        if self._openai is None:
+            raise ModelRefused(
+                f"{name!r} needs an OpenAI-compatible server, and none is set",
+                hint="Set openai_url in tipbench.toml, or TIPBENCH_OPENAI_URL, as in http://localhost:8080/v1",
+            )
+        return self._openai.find_model(name)
+
 
 def check_size(model: Model, *, max_model_b: float) -> None:
-    """Refuses what is over the limit, to one decimal, and what has no known size.
+    """Refuses what is over the limit, to one decimal, and what would be loaded here with no known size.
 
     Raises:
         ModelRefused: with size and limit.
     """
+    if model.billions is None and not (model.local or model.pinned):
+        # A name on somebody's server: nothing of it comes into this machine's memory.
+        return
     if model.billions is None:
-        raise ModelRefused(f"the size of {model.name!r} cannot be established")
+        raise ModelRefused(
+            f"the size of {model.name!r} cannot be established",
+            hint="If its server computes on another machine, set openai_local = false."
+            if model.engine == OpenAiEngine.name
+            else "",
+        )
     if model.billions > max_model_b:
         raise ModelRefused(
             f"{model.name!r} has {model.billions:.1f} billion parameters, the limit is {max_model_b:g}",
@@ -67,7 +139,11 @@ def check_size(model: Model, *, max_model_b: float) -> None:
 
 
 def open_engines(settings: Settings, *, wait: bool = True, report: Callable[[str], None]) -> Engines:
-    """The engines of this machine. `report` gets a line when the engine lock has to be waited for."""
+    """The engines of this machine. `report` gets a line when the engine lock has to be waited for.
+
+    Raises:
+        EngineUnavailable: a server of our own was wanted and does not start.
+    """
     # Only the command's name, never its options: others on this machine read it.
     command = " ".join(["tipbench", *sys.argv[1:2]])
     lock = MachineLock(machine_lock_path(), holder=f"pid {os.getpid()} ({command})", wait=wait, report=report)
@@ -78,4 +154,22 @@ def open_engines(settings: Settings, *, wait: bool = True, report: Callable[[str
         threads=settings.threads or count_cores(),
         context_tokens=settings.context_tokens,
     )
-    return Engines(llamacpp=llamacpp, max_model_b=settings.max_model_b)
+    openai = open_openai(settings, environ=os.environ, lock=lock, report=report)
+    at_end = ExitStack()
+    url = settings.ollama_url
+    if settings.ollama_serve:
+        url = at_end.enter_context(start_ollama_serve(os.environ))
+    ollama = OllamaEngine(
+        OllamaApi(url),
+        lock=lock,
+        options=OllamaOptions(
+            context_tokens=settings.context_tokens,
+            threads=settings.threads,
+            foreign=settings.foreign,
+            unload_every_call=settings.unload == "every-call",
+        ),
+        report=report,
+    )
+    return Engines(
+        llamacpp=llamacpp, ollama=ollama, openai=openai, max_model_b=settings.max_model_b, at_end=at_end
+    )

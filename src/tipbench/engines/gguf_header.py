@@ -2,6 +2,7 @@
 
 import mmap
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -156,11 +157,11 @@ def _describe(values: dict[str, Value], parameters: int | None) -> GgufHeader:
         parts=_whole(values.get("split.count")) or 1,
         parameters=parameters,
         trained_context_tokens=_whole(values.get(f"{architecture}.context_length")) or None,
-        kv_bytes_per_token=_kv_bytes_per_token(values, architecture),
+        kv_bytes_per_token=kv_bytes_per_token(values, architecture),
     )
 
 
-def _kv_bytes_per_token(values: dict[str, Value], architecture: str) -> int:
+def kv_bytes_per_token(values: Mapping[str, Value], architecture: str) -> int:
     """Keys and values of one token in all layers; 0 for models that keep none."""
     layers = _whole(values.get(f"{architecture}.block_count"))
     if layers > MOST_LAYERS:

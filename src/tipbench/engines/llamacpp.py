@@ -9,15 +9,14 @@ from tipbench.engines.digests import DigestCache
 from tipbench.engines.gguf_header import GgufHeader, read_header
 from tipbench.engines.llamacpp_process import ModelProcess, start_model_process
 from tipbench.engines.llamacpp_wire import Answer, Loaded, LoadOrder, Question
-from tipbench.engines.machine import available_memory_bytes
 from tipbench.engines.machine_lock import MachineLock
+from tipbench.engines.memory import check_memory
+from tipbench.engines.questions import check_question
 from tipbench.engines.weights import KNOWN_WEIGHTS
-from tipbench.errors import EngineUnavailable, GenerationFailed, ModelRefused
+from tipbench.errors import EngineUnavailable, GenerationFailed, ModelMissing, ModelRefused
 from tipbench.records import Generation, Model, Sampling
 
 SUFFIX = ".gguf"
-SPARE_BYTES = 2**29
-GIB = 2**30
 LOAD_TIMEOUT_SECONDS = 600.0
 LONGEST_CONTEXT_TOKENS = 131_072
 
@@ -41,9 +40,8 @@ class LlamaCppModel:
             GenerationFailed: the prompt does not fit, or the engine refused it.
             EngineUnavailable: the child process is gone or did not answer in time.
         """
-        question = Question(prompt=_checked(prompt), sampling=sampling, seed=seed)
-        if sampling.max_tokens < 1:
-            raise GenerationFailed(f"max_tokens is {sampling.max_tokens}, it must be at least 1")
+        check_question(prompt, sampling)
+        question = Question(prompt=prompt, sampling=sampling, seed=seed)
         try:
             reply = self._process.ask(question, timeout_seconds=self._timeout_seconds)
         except EngineUnavailable as error:
@@ -88,11 +86,12 @@ class LlamaCppEngine:
         """The model of that path, or of that name in the models folder.
 
         Raises:
-            ModelRefused: there is none, or its file is broken or of a kind that cannot be run.
+            ModelMissing: there is none.
+            ModelRefused: its file is broken or of a kind that cannot be run.
         """
         path = self._path_of(name)
         if path is None:
-            raise ModelRefused(f"unknown model {name!r}", hint=self._what_there_is())
+            raise ModelMissing(f"unknown model {name!r}", hint=self.what_there_is())
         header = read_header(path)
         if header.kind not in {"model", ""} or header.architecture == "clip":
             raise ModelRefused(
@@ -145,7 +144,7 @@ class LlamaCppEngine:
         header = read_header(path)
         trained = header.trained_context_tokens or self._context_tokens
         context_tokens = min(self._context_tokens, trained, LONGEST_CONTEXT_TOKENS)
-        _check_memory(model, kv_bytes=header.kv_bytes_per_token * context_tokens)
+        check_memory(model, kv_bytes=header.kv_bytes_per_token * context_tokens)
         return LoadOrder(path=str(path), context_tokens=context_tokens, threads=self._threads)
 
     def _files(self) -> list[Path]:
@@ -157,7 +156,8 @@ class LlamaCppEngine:
             return next((path for path in places if path.is_file()), None)
         return next((path for path in self._files() if name in {path.stem, _alias(path)}), None)
 
-    def _what_there_is(self) -> str:
+    def what_there_is(self) -> str:
+        """The models of the folder, or how to get a first one."""
         names = ", ".join(_alias(path) or path.stem for path in self._files())
         if names:
             return (
@@ -192,23 +192,3 @@ def _is_path(name: str) -> bool:
 def _alias(path: Path) -> str:
     """The short name of weights that we know how to fetch, else nothing."""
     return next((name for name, weights in KNOWN_WEIGHTS.items() if weights.file_name == path.name), "")
-
-
-def _check_memory(model: Model, *, kv_bytes: int) -> None:
-    available = available_memory_bytes()
-    needed = model.size_bytes + kv_bytes + SPARE_BYTES
-    if available is not None and needed > available:
-        raise EngineUnavailable(
-            f"{model.name!r} needs {needed / GIB:.1f} GiB of memory "
-            f"(weights {model.size_bytes / GIB:.1f}, context {kv_bytes / GIB:.1f}, spare 0.5), "
-            f"{available / GIB:.1f} GiB are available",
-            hint="Close other programs, use a smaller model, or set a smaller context_tokens.",
-        )
-
-
-def _checked(prompt: str) -> str:
-    try:
-        prompt.encode()
-    except UnicodeEncodeError as error:
-        raise GenerationFailed(f"the prompt is not valid Unicode: {error}") from error
-    return prompt

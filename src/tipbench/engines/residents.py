@@ -50,28 +50,30 @@ class PeakWatch:
     def __init__(self, *, proc: Path = PROC) -> None:
         self._proc = proc
         self._lock = threading.Lock()
-        self._peak = Peak(0, 0)
+        self._now = self._peak = Peak(0, 0)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="tipbench-peaks", daemon=True)
 
     def take(self) -> Peak:
-        """The peak since the last take, this moment included."""
-        self._look()
+        """The peak since the last take, what was there then included."""
         with self._lock:
-            peak, self._peak = self._peak, Peak(0, 0)
+            peak, self._peak = self._peak, self._now
         return peak
 
     def _watch(self) -> None:
         while not self._stop.wait(SAMPLE_SECONDS):
-            self._look()
+            self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Looks now."""
         residents = find_residents(proc=self._proc)
         memory = sum(resident.memory_bytes for resident in residents)
         with self._lock:
+            self._now = Peak(len(residents), memory)
             self._peak = Peak(max(self._peak.models, len(residents)), max(self._peak.memory_bytes, memory))
 
     def __enter__(self) -> Self:
+        self.look()
         self._thread.start()
         return self
 

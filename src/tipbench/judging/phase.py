@@ -120,9 +120,9 @@ class Judging:
             refresh_views(backlog, registrar)
         return next(s.state for s in backlog.evidence.sittings if s.facts.token == token)
 
-    def status(self, *, experiment: str) -> Status:
+    def status(self, *, experiment: str, fresh: bool = False) -> Status:
         """Where judging stands; only reads."""
-        backlog = self._read(self._registrar(experiment), fresh=False)
+        backlog = self._read(self._registrar(experiment), fresh=fresh)
         return read_status(backlog.evidence, experiment=experiment, now_ms=backlog.now_ms)
 
     def _store_end(self, end: EndOfJudging, registrar: Registrar) -> None:

@@ -47,7 +47,7 @@ def read_status(evidence: Evidence, *, experiment: str, now_ms: int) -> Status:
     return Status(
         experiment=experiment,
         cells=len(evidence.cells),
-        candidates=sum(len(cell.answered_slots) for cell in evidence.cells),
+        candidates=sum(cell.answered_count for cell in evidence.cells),
         judged=sum(not given.verdict.failed for given in evidence.lazy),
         waiting=lazy,
         waiting_for_auto=auto,

@@ -1,6 +1,7 @@
 """Views of the cells for people: scores as metrics, who judged and when. Never read back."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import fmean
 
@@ -8,6 +9,45 @@ from tipbench.records import Rubric
 from tipbench.tracking.cells import StoredCell
 from tipbench.tracking.evidence import Evidence, GivenVerdict
 from tipbench.tracking.write import Write
+
+JUDGE_TAGS = ("judged_at", "judged_by")
+"""Tags of a cell that was judged; one that was not has none."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What people should see on a cell."""
+
+    cell: StoredCell
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
+
+    @property
+    def wrong_metrics(self) -> dict[str, float]:
+        """Those that show something else now, with the value they should show."""
+        shown = self.cell.run.metrics
+        return {name: value for name, value in self.metrics.items() if shown.get(name) != value}
+
+    @property
+    def wrong_tags(self) -> dict[str, str]:
+        """The same for tags."""
+        shown = self.cell.run.tags
+        return {name: value for name, value in self.tags.items() if shown.get(name) != value}
+
+
+def make_views(
+    cells: Iterable[StoredCell], *, evidence: Evidence, rubric_of: Callable[[StoredCell], Rubric]
+) -> list[View]:
+    """The views of these cells, from the verdicts that count."""
+    judged = evidence.lazy_by_cell()
+    waiting = evidence.waiting_slots()
+    views: list[View] = []
+    for cell in cells:
+        given = [g for g in judged.get(cell.run.run_id, {}).values() if not g.verdict.failed]
+        metrics = _mean_scores(given, rubric_of(cell)) if given else {}
+        tags = {"judge_pending": str(cell.run.run_id in waiting).lower()} | _judge_tags(given)
+        views.append(View(cell, metrics, tags))
+    return views
 
 
 def view_writes(
@@ -18,20 +58,22 @@ def view_writes(
     make_blank: Callable[[], Write],
 ) -> list[Write]:
     """The writes that bring the views of these cells up to date; none for a cell whose view stands."""
-    judged = evidence.lazy_by_cell()
-    waiting = evidence.waiting_slots()
-    writes: list[Write] = []
-    for cell in cells:
-        given = [g for g in judged.get(cell.run.run_id, {}).values() if not g.verdict.failed]
-        metrics = _mean_scores(given, rubric_of(cell)) if given else {}
-        tags = {"judge_pending": str(cell.run.run_id in waiting).lower()} | _judge_tags(given)
-        same = all(cell.run.tags.get(name) == value for name, value in tags.items()) and all(
-            cell.run.metrics.get(name) == value for name, value in metrics.items()
+    return [
+        make_blank().model_copy(
+            update={
+                "run_id": view.cell.run.run_id,
+                "metrics": dict(view.metrics),
+                "tags": dict(view.tags),
+            }
         )
-        if not same:
-            update = {"run_id": cell.run.run_id, "metrics": metrics, "tags": tags}
-            writes.append(make_blank().model_copy(update=update))
-    return writes
+        for view in make_views(cells, evidence=evidence, rubric_of=rubric_of)
+        if view.wrong_metrics or view.wrong_tags
+    ]
+
+
+def score_names(rubric: Rubric) -> tuple[str, ...]:
+    """The metrics that only verdicts may set."""
+    return (*(scale.name for scale in rubric.scales), *(flag.name for flag in rubric.flags), "composite")
 
 
 def _mean_scores(given: Sequence[GivenVerdict], rubric: Rubric) -> dict[str, float]:

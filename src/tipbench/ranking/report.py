@@ -39,7 +39,7 @@ def format_csv(report: Report) -> str:
         [report.by, "place", "tied_for_first", "verdicts", "failures_drawn", "composite"]
         + ["compared_with", "difference", "low", "high", *parts, "cells", "candidates", "answered"]
         + [f"computed_{flag}" for flag in flags]
-        + ["diversity", "latency_seconds", "tokens_per_second"]
+        + ["diversity", "latency_seconds", "tokens_per_second", "pinned"]
     )
     for line in report.standings:
         against = line.against_best
@@ -55,6 +55,7 @@ def format_csv(report: Report) -> str:
             + [line.cells, line.candidates, line.answered]
             + [_number(line.computed.get(flag), ".4f") for flag in flags]
             + [_number(x, ".4f") for x in (line.diversity, line.latency_seconds, line.tokens_per_second)]
+            + [line.pinned]
         )
     return out.getvalue()
 
@@ -66,7 +67,7 @@ def _standings_table(report: Report, ranked: list[Standing]) -> Table:
         place = "tied 1" if line.tied_for_first and report.winner is None else str(line.place)
         table.add_row(
             "WINNER" if line.name == report.winner else place,
-            escape(line.name) + ("" if line.pinned else " (unpinned)"),
+            _marked(line),
             str(line.verdicts),
             str(line.failures_drawn),
             _number(line.composite, ".2f"),
@@ -79,7 +80,7 @@ def _parts_table(report: Report, ranked: list[Standing]) -> Table:
     parts = list(dict.fromkeys(part for standing in ranked for part in standing.parts))
     table = _table(report, "Parts of the composite, mean over judged candidates", (report.by,), parts)
     for line in ranked:
-        table.add_row(escape(line.name), *(_number(line.parts.get(part), ".2f") for part in parts))
+        table.add_row(_marked(line), *(_number(line.parts.get(part), ".2f") for part in parts))
     return table
 
 
@@ -89,7 +90,7 @@ def _before_verdicts_table(report: Report) -> Table:
     table = _table(report, "Before any verdict", (report.by,), numbers)
     for line in report.standings:
         table.add_row(
-            escape(line.name),
+            _marked(line),
             str(line.cells),
             f"{line.answered}/{line.candidates}",
             *(_share(line.computed.get(flag)) for flag in flags),
@@ -109,6 +110,11 @@ def _table(report: Report, title: str, texts: Sequence[str], numbers: Sequence[s
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
+
+
+def _marked(line: Standing) -> str:
+    """The name as shown in a table; a remark below says what the mark means."""
+    return escape(line.name) + ("" if line.pinned else " (unpinned)")
 
 
 def _interval(line: Standing, *, best: bool) -> str:

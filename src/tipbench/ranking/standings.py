@@ -97,7 +97,7 @@ def make_report(evidence: Evidence, *, experiment: str, rubric: Rubric, by: By =
     compared, left_out = _crossed(evidence.cells, by)
     board = leaderboard(_scores(evidence, compared, rubric, by))
     groups = _group(evidence, by)
-    answered = sum(len(cell.answered_slots) for cell in evidence.cells)
+    answered = sum(cell.answered_count for cell in evidence.cells)
     waiting, waiting_for_auto = evidence.count_waiting()
     judged = sum(not given.verdict.failed for given in evidence.lazy)
     best = next(iter(board.estimate), None)
@@ -145,14 +145,15 @@ def _scores(evidence: Evidence, cells: Iterable[StoredCell], rubric: Rubric, by:
     scores: list[Score] = []
     for cell in cells:
         facts = cell.facts
+        name, arm = NAME_OF[by](facts), facts.arm
         verdicts = judged.get(cell.run.run_id, {})
         for slot in range(len(facts.slots)):
             given = verdicts.get(slot)
             scores.append(
                 Score(
-                    arm=NAME_OF[by](facts),
+                    arm=name,
                     scenario=facts.scenario,
-                    candidate=(facts.arm, slot),
+                    candidate=(arm, slot),
                     lazy=None if given is None else _composite(given, rubric),
                     sitting=None if given is None else given.sitting.facts.token,
                 )
@@ -194,7 +195,7 @@ def _standing(group: _Group, *, board: Leaderboard, best: object, rubric: Rubric
         parts=parts,
         cells=len(group.cells),
         candidates=sum(len(cell.facts.slots) for cell in group.cells),
-        answered=sum(len(cell.answered_slots) for cell in group.cells),
+        answered=sum(cell.answered_count for cell in group.cells),
         computed={
             flag.name: share for flag in rubric.flags if (share := _flag_share(group, flag.name)) is not None
         },
@@ -232,10 +233,9 @@ def _mean_metric(cells: Iterable[StoredCell], name: str) -> float | None:
 
 def _flag_share(group: _Group, name: str) -> float | None:
     """Share of the answered candidates for which code set the flag."""
+    metric = f"computed.{name}"
     pairs = [
-        (cell.run.metrics[f"computed.{name}"], len(cell.answered_slots))
-        for cell in group.cells
-        if f"computed.{name}" in cell.run.metrics
+        (cell.run.metrics[metric], cell.answered_count) for cell in group.cells if metric in cell.run.metrics
     ]
     total = sum(weight for _, weight in pairs)
     return sum(share * weight for share, weight in pairs) / total if total else None
@@ -251,6 +251,8 @@ def _remarks(evidence: Evidence, board: Leaderboard) -> list[str]:
         remarks.append("set aside, not enough verdicts: " + ", ".join(sorted(map(str, board.set_aside))))
     if apart := _judged_apart(evidence):
         remarks.append(f"judged apart from the others, so a judge's mood leaks in: {', '.join(apart)}")
+    if unpinned := sorted({cell.facts.model for cell in evidence.cells if not cell.facts.pinned}):
+        remarks.append(f"unpinned, the server may change it under this name: {', '.join(unpinned)}")
     if evidence.doubles:
         remarks.append(f"{len(evidence.doubles)} verdicts are doubles: they count for agreement only")
     if evidence.duplicates:

@@ -28,12 +28,11 @@ class Known:
 
 @dataclass(frozen=True)
 class Changes:
-    """What a read of the server found; `gone` runs exist no more."""
+    """What a read of the server found."""
 
     cursor_ms: int
     runs: Mapping[str, Run]
     deleted: Set[str]
-    gone: Set[str] = frozenset()
 
 
 class RunCache:
@@ -69,7 +68,7 @@ class RunCache:
             self._store(changes, replace=True)
         runs = dict(known.runs) if known else {}
         runs |= changes.runs
-        return [run for run_id, run in runs.items() if run_id not in changes.deleted | changes.gone]
+        return [run for run_id, run in runs.items() if run_id not in changes.deleted]
 
     def _store(self, changes: Changes, *, replace: bool) -> None:
         with self._open() as database, database:
@@ -83,7 +82,6 @@ class RunCache:
                 "INSERT OR REPLACE INTO runs VALUES (?, 0, ?)",
                 [(run_id, run.model_dump_json()) for run_id, run in changes.runs.items()],
             )
-            database.executemany("DELETE FROM runs WHERE run_id = ?", [(gone,) for gone in changes.gone])
             database.execute("INSERT OR REPLACE INTO cursor VALUES (1, ?)", (changes.cursor_ms,))
 
     @contextmanager

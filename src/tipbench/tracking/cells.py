@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter, ValidationError
 
+from tipbench.errors import TrackingError
 from tipbench.records import (
     ANSWERED,
     SCHEMA,
@@ -55,6 +56,11 @@ class StoredCell:
     def answered_slots(self) -> list[int]:
         """The candidates there are texts of."""
         return [slot for slot, letter in enumerate(self.facts.slots) if letter == ANSWERED]
+
+    @property
+    def answered_count(self) -> int:
+        """How many of them."""
+        return self.facts.slots.count(ANSWERED)
 
 
 def cell_write(
@@ -128,7 +134,11 @@ def generation_metrics(
 
 
 def read_cells(runs: Iterable[Run]) -> list[StoredCell]:
-    """The complete cells among the runs; an open one is no cell yet."""
+    """The complete cells among the runs; an open one is no cell yet.
+
+    Raises:
+        TrackingError: somebody edited the facts of one.
+    """
     return [
         _read_cell(run)
         for run in runs
@@ -143,9 +153,16 @@ def read_candidates(text: str) -> tuple[Candidate, ...]:
 
 def _read_cell(run: Run) -> StoredCell:
     submissions, damaged = unpack_verdicts(run.tags)
+    try:
+        facts = CellFacts.model_validate_json(run.tags["tipbench.facts"])
+    except (KeyError, ValidationError) as error:
+        raise TrackingError(
+            f"the tag 'tipbench.facts' of cell {run.run_id} is missing or broken",
+            hint="It was edited in MLflow. Delete that run there and collect again: the cell is made anew.",
+        ) from error
     return StoredCell(
         run=run,
-        facts=CellFacts.model_validate_json(run.tags["tipbench.facts"]),
+        facts=facts,
         retired=bool(run.tags.get("tipbench.retired")),
         submissions=submissions,
         damaged=damaged,
@@ -173,7 +190,7 @@ def unpack_verdicts(
     """The verdicts in a run's tags by (sitting, n), and the names of tags that do not add up."""
     parts: dict[tuple[str, int], dict[int, str]] = {}
     for name, value in tags.items():
-        if match := VERDICT_TAG.match(name):
+        if name.startswith("verdict:") and (match := VERDICT_TAG.match(name)):
             parts.setdefault((match[1], int(match[2])), {})[int(match[3] or 0)] = value
     found: dict[tuple[str, int], tuple[Verdict, ...]] = {}
     damaged: list[str] = []

@@ -1,25 +1,26 @@
 """One name, one content: whoever compares refuses anything else and says how to resolve it."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tipbench.errors import MixedContents
 from tipbench.records import CellFacts
 from tipbench.tracking.cells import StoredCell
 
-KINDS = ("model", "prompt", "scenario", "options", "rubric")
+_SIDES: Mapping[str, Callable[[CellFacts], tuple[str, str]]] = {
+    "model": lambda facts: (facts.model, facts.model_digest),
+    "prompt": lambda facts: (facts.prompt, facts.prompt_hash),
+    "scenario": lambda facts: (facts.scenario, facts.scenario_hash),
+    "options": lambda facts: ("", facts.options_hash),
+    "rubric": lambda facts: ("", facts.rubric_hash),
+}
+KINDS = tuple(_SIDES)
 SHORT = 12
 
 
 def content_of(facts: CellFacts, kind: str) -> tuple[str, str]:
     """(name, short hash) of one side of a cell. Options and rubric go without: all cells must share them."""
-    name, content = {
-        "model": (facts.model, facts.model_digest),
-        "prompt": (facts.prompt, facts.prompt_hash),
-        "scenario": (facts.scenario, facts.scenario_hash),
-        "options": ("", facts.options_hash),
-        "rubric": ("", facts.rubric_hash),
-    }[kind]
+    name, content = _SIDES[kind](facts)
     return name, content.removeprefix("sha256:")[:SHORT]
 
 
@@ -58,7 +59,6 @@ def format_content(name: str, content: str) -> str:
 
 def _contents_by_name(cells: Iterable[StoredCell], kind: str) -> dict[str, Counter[str]]:
     found: dict[str, Counter[str]] = {}
-    for cell in cells:
-        name, content = content_of(cell.facts, kind)
-        found.setdefault(name, Counter())[content] += 1
+    for (name, content), count in Counter(content_of(cell.facts, kind) for cell in cells).items():
+        found.setdefault(name, Counter())[content] += count
     return found

@@ -1,5 +1,6 @@
 """The reading rule: which cells there are, and which verdicts count. The same for every phase."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -51,20 +52,25 @@ class Evidence:
         if self.judging_closed:
             return {}
         judged = self.lazy_by_cell()
-        waiting = {
-            cell.run.run_id: [
-                slot for slot in cell.answered_slots if slot not in judged.get(cell.run.run_id, {})
-            ]
-            for cell in self.cells
-        }
-        return {run_id: slots for run_id, slots in waiting.items() if slots}
+        waiting: dict[str, list[int]] = {}
+        for cell in self.cells:
+            given = judged.get(cell.run.run_id, {})
+            if slots := [slot for slot in cell.answered_slots if slot not in given]:
+                waiting[cell.run.run_id] = slots
+        return waiting
 
     def count_waiting(self) -> tuple[int, int]:
         """How many candidates wait for a lazy judge, and how many for an automatic one."""
-        waiting = self.waiting_slots()
-        lazy = {cell.run.run_id for cell in self.cells if cell.facts.judge_kind in LAZY_KINDS}
-        counts = [(run_id in lazy, len(slots)) for run_id, slots in waiting.items()]
-        return sum(n for is_lazy, n in counts if is_lazy), sum(n for is_lazy, n in counts if not is_lazy)
+        if self.judging_closed:
+            return 0, 0
+        waiting = Counter[bool]()
+        for cell in self.cells:
+            waiting[cell.facts.judge_kind in LAZY_KINDS] += cell.answered_count
+        for given in self.lazy:
+            waiting[given.cell.facts.judge_kind in LAZY_KINDS] -= (
+                given.verdict.slot in given.cell.answered_slots
+            )
+        return waiting[True], waiting[False]
 
 
 def read_evidence(runs: Sequence[Run]) -> Evidence:

@@ -63,7 +63,7 @@ class Journal:
             # Locked before it gets its name: nobody may take it for one that was left behind.
             try_lock(descriptor)
             hidden.rename(path)
-            _sync_folder(folder)
+            sync_folder(folder)
         except OSError as error:
             raise _cannot_write(folder, error) from error
         journal = cls(path, descriptor)
@@ -148,16 +148,30 @@ def left_over_journals(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
+def journal_folder(home: Path, server: str) -> Path:
+    """Where the journals of this server are."""
+    return home / "journal" / content_hash(server)
+
+
 def count_waiting(root: Path) -> dict[str, int]:
     """Server → writes in its journals that are not delivered; touches nothing."""
     waiting: dict[str, int] = {}
-    for path in sorted(root.glob(f"*/*{SUFFIX}")):
+    for folder in sorted(root.glob("*/")):
+        for server, count in count_waiting_in(folder).items():
+            waiting[server] = waiting.get(server, 0) + count
+    return waiting
+
+
+def count_waiting_in(folder: Path) -> dict[str, int]:
+    """The same for the journals of one folder."""
+    waiting: dict[str, int] = {}
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
         lines = path.read_bytes().split(b"\n")
         events = [event for line in lines if (event := _read_line(line, path=path))]
         pending: dict[str, Pending] = {}
         for event in events:
             _apply_event(pending, event)
-        server = next((event.server for event in events if event.kind == "server"), path.parent.name)
+        server = next((event.server for event in events if event.kind == "server"), folder.name)
         waiting[server] = waiting.get(server, 0) + len(pending)
     return waiting
 
@@ -218,7 +232,7 @@ def _write_file(path: Path, data: bytes, *, mode: Literal["wb", "ab"] = "wb") ->
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _guarded(action: Callable[[], None], path: Path) -> None:
@@ -236,7 +250,8 @@ def _is_the_same(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Makes names given or taken in the folder last."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

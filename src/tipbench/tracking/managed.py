@@ -11,35 +11,28 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from tipbench.errors import TrackingError, TrackingUnavailable
-from tipbench.records import Record
 from tipbench.tracking.locks import hold_lock, is_locked, try_lock
+from tipbench.tracking.managed_files import (
+    ARTIFACTS,
+    DATABASE,
+    PROOF,
+    ServerFile,
+    finish_restore,
+    read_server_file,
+    write_server_file,
+)
+from tipbench.tracking.migration import Migration
 from tipbench.tracking.rest import Rest, TimeLimits
 from tipbench.tracking.runs import ManyExperiments
 
 START_SECONDS = 240.0
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.2
-PROOF = "tipbench-server-id"
-"""An artifact that only a server of this folder can show: its random id."""
-
-
-class ServerFile(Record):
-    """What `server.json` holds. `pid` is also the process group; 0 when the server was stopped."""
-
-    server_id: str
-    port: int = 0
-    pid: int = 0
-
-    @property
-    def url(self) -> str:
-        """Where the server listens."""
-        return f"http://127.0.0.1:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -53,18 +46,35 @@ class ManagedServer:
 
 
 class ManagedFolder:
-    """The folder of the managed server. `environ` is what the server process inherits."""
+    """The folder of the managed server. `environ` is what the server process inherits.
 
-    def __init__(self, folder: Path, *, environ: Mapping[str, str], new_id: Callable[[], str]) -> None:
+    `report` is told what keeps a start waiting.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        environ: Mapping[str, str],
+        new_id: Callable[[], str],
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.folder = folder
+        # Beside the folder, not in it: a restore exchanges the folder under this lock.
+        self.lock = folder.with_name(f"{folder.name}.lock")
         self.log = folder / "server.log"
+        self._report = report
         self._environ = environ
         self._new_id = new_id
 
     def find(self) -> ManagedServer | None:
         """The server if it answers; starts nothing."""
-        known = self._read_file()
+        known = read_server_file(self.folder)
         return _ask(known) if known and known.port else None
+
+    def lives(self) -> bool:
+        """Whether its process is there, answering or not."""
+        return is_locked(self.folder / "server.alive")
 
     def start(self) -> ManagedServer:
         """The server, started if it does not run. Eight commands at once start one.
@@ -72,12 +82,14 @@ class ManagedFolder:
         Raises:
             TrackingError: MLflow is not installed, or the server does not come up.
         """
-        with hold_lock(self.folder / "server.lock"):
-            known = self._read_file()
+        with hold_lock(self.lock):
+            if finish_restore(self.folder):
+                self._report("a restore was interrupted at its last step; it is finished now")
+            known = read_server_file(self.folder)
             server = _ask(known) if known and known.port else None
             if server is not None:
                 return server
-            if self._process_lives():
+            if self.lives():
                 server = self._wait_until_ready(self._expect_file())
                 if server is not None:
                     return server
@@ -94,24 +106,26 @@ class ManagedFolder:
         """Ends the server and waits until it is gone; False if none was running."""
         if not self.folder.exists():
             return False
-        with hold_lock(self.folder / "server.lock"):
-            known = self._read_file()
+        with hold_lock(self.lock):
+            known = read_server_file(self.folder)
             # A process id alone proves nothing: after a crash it may be somebody else's by now.
-            if not self._process_lives() and not (known and known.port and _ask(known)):
+            if not self.lives() and not (known and known.port and _ask(known)):
                 return False
             known = self._expect_file()
             for number in (signal.SIGTERM, signal.SIGKILL):
                 os.killpg(known.pid, number)
                 if self._wait_until_gone(known.port):
                     break
-            self._write_file(known.model_copy(update={"pid": 0}))
+            write_server_file(self.folder, known.model_copy(update={"pid": 0}))
         return True
 
     def _spawn(self, known: ServerFile | None) -> ServerFile:
         _require_mlflow()
-        artifacts = self.folder / "artifacts"
+        artifacts = self.folder / ARTIFACTS
         artifacts.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(self.folder / "mlflow.db")) as database:
+        environment = _server_environment(self._environ)
+        Migration(self.folder, environ=environment, report=self._report, now=_local_time).run()
+        with closing(sqlite3.connect(self.folder / DATABASE)) as database:
             database.execute("PRAGMA journal_mode=wal")
         file = ServerFile(
             server_id=known.server_id if known else self._new_id(),
@@ -123,7 +137,7 @@ class ManagedFolder:
             process = subprocess.Popen(
                 _command(file.port, artifacts=artifacts),
                 cwd=self.folder,
-                env=_server_environment(self._environ),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -134,7 +148,7 @@ class ManagedFolder:
         # Reaped if it ends before us, so that it does not linger as a zombie.
         threading.Thread(target=process.wait, name="tipbench-reaper", daemon=True).start()
         file = file.model_copy(update={"pid": process.pid})
-        self._write_file(file)
+        write_server_file(self.folder, file)
         return file
 
     def _wait_until_ready(self, file: ServerFile) -> ManagedServer | None:
@@ -143,7 +157,7 @@ class ManagedFolder:
             server = _ask(file)
             if server is not None:
                 return server
-            if not self._process_lives():
+            if not self.lives():
                 return None
             time.sleep(POLL_SECONDS)
         raise TrackingUnavailable(
@@ -153,37 +167,23 @@ class ManagedFolder:
 
     def _wait_until_gone(self, port: int) -> bool:
         for _ in range(int(STOP_SECONDS / POLL_SECONDS)):
-            if not self._process_lives() and _is_free(port):
+            if not self.lives() and _is_free(port):
                 return True
             time.sleep(POLL_SECONDS)
         return False
-
-    def _process_lives(self) -> bool:
-        return is_locked(self.folder / "server.alive")
 
     def _last_words(self) -> str:
         lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")[:300]
 
     def _expect_file(self) -> ServerFile:
-        file = self._read_file()
+        file = read_server_file(self.folder)
         if file is None or not file.pid:
             raise TrackingError(
                 f"a local MLflow server runs, but {self.folder / 'server.json'} does not say which",
                 hint=f"End the process that holds {self.folder / 'server.alive'} (see: lsof).",
             )
         return file
-
-    def _read_file(self) -> ServerFile | None:
-        try:
-            return ServerFile.model_validate_json((self.folder / "server.json").read_bytes())
-        except (FileNotFoundError, ValidationError):
-            return None
-
-    def _write_file(self, file: ServerFile) -> None:
-        draft = self.folder / "server.json.new"
-        draft.write_text(file.model_dump_json(), encoding="utf-8")
-        draft.replace(self.folder / "server.json")
 
 
 def _ask(file: ServerFile) -> ManagedServer | None:
@@ -199,6 +199,10 @@ def _ask(file: ServerFile) -> ManagedServer | None:
     finally:
         rest.close()
     return ManagedServer(url=file.url, server_id=file.server_id, pid=file.pid, version=version)
+
+
+def _local_time() -> datetime:
+    return datetime.now().astimezone()
 
 
 def _require_mlflow() -> None:

@@ -1,12 +1,14 @@
 """Which MLflow: the one that is set, else the one at the default address, else the managed one."""
 
 import os
+import sys
 from pathlib import Path
 from uuid import uuid4
 
 from tipbench.errors import TrackingError
 from tipbench.settings import Settings, read_settings
 from tipbench.tracking.managed import ManagedFolder
+from tipbench.tracking.managed_files import managed_folder, managed_name
 from tipbench.tracking.pace import Pace, call_patiently
 from tipbench.tracking.rest import Access, Rest, TimeLimits
 from tipbench.tracking.runs import ManyExperiments, Run
@@ -38,14 +40,14 @@ def open_tracking(
         rest, how, name = Rest(DEFAULT_URL, limits=limits), "found there", ""
     else:
         server = open_managed_folder(settings.home).start()
-        rest, how, name = Rest(server.url, limits=limits), "managed here", f"managed {server.server_id}"
+        rest, how, name = Rest(server.url, limits=limits), "managed here", managed_name(server.server_id)
     description = f"MLflow {_check_entry(rest)} at {rest.url} ({how})"
     return Tracking(rest, home=settings.home, description=description, new_id=_new_id, server=name, pace=pace)
 
 
 def open_managed_folder(home: Path) -> ManagedFolder:
     """The managed server's folder in this data folder."""
-    return ManagedFolder(home / "mlflow", environ=os.environ, new_id=_new_id)
+    return ManagedFolder(managed_folder(home), environ=os.environ, new_id=_new_id, report=_tell)
 
 
 def search_runs(experiment: str, url: str | None = None) -> list[Run]:
@@ -80,6 +82,10 @@ def answers_as_mlflow(url: str) -> bool:
     finally:
         rest.close()
     return True
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _new_id() -> str:

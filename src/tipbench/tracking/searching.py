@@ -1,19 +1,22 @@
-"""Searches of runs: one page where it fits, else passes until two agree; incremental through the cache."""
+"""Searches of runs: one page where it fits, else slice by slice; incremental through the cache."""
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 
 from tipbench.errors import NewerSchema, TrackingUnavailable
 from tipbench.records import SCHEMA
-from tipbench.tracking.cache import Changes, RunCache
+from tipbench.tracking.cache import Changes, Known, RunCache
 from tipbench.tracking.pace import call_patiently
 from tipbench.tracking.rest import Rest
 from tipbench.tracking.runs import Experiment, ManyRuns, Run
 from tipbench.tracking.write import SCHEMA_TAG, TOUCHED
 
-PAGE = 50_000
-PASSES = 10
+PAGE = 500
+LARGEST_PAGE = 50_000
+DIGITS = "0123456789abcdef"
 OVERLAP_MS = 10 * 60 * 1000
-IDS_AT_ONCE = 500
+SMALL = 200
+"""So many runs are read in half a second: they are read whole, for edits by hand do not move `touched`."""
+IDS_AT_ONCE = 1_000
 
 
 def search_runs(
@@ -24,68 +27,73 @@ def search_runs(
     view: str = "ACTIVE_ONLY",
     page: int = PAGE,
 ) -> list[Run]:
-    """All runs that match, oldest first."""
-    body: dict[str, object] = {"experiment_ids": list(experiment_ids), "filter": where, "run_view_type": view}
-    found, complete = _read_pages(rest, body, page=page)
-    for _ in range(PASSES):
-        if complete:
-            return sorted(found.values(), key=lambda run: (run.start_time, run.run_id))
-        again, _ = _read_pages(rest, body, page=page)
-        complete = again.keys() == found.keys()
-        found = again
-    raise TrackingUnavailable(
-        f"the runs of experiment {', '.join(experiment_ids)} change too fast to be listed",
-        hint="Try again when fewer writers are at work.",
-    )
+    """All runs that match, oldest first.
+
+    MLflow's pages shift when runs come or go, its run ids never change: what does not fit on one page is
+    asked for by the first digits of the id, so that every slice is one page. `page` bounds the first answer.
+    """
+    body: dict[str, object] = {"experiment_ids": list(experiment_ids), "run_view_type": view}
+    found: dict[str, Run] = {}
+    slices = [("", page)]
+    while slices:
+        prefix, size = slices.pop()
+        if len(prefix) > 8:
+            raise TrackingUnavailable(f"the runs {prefix}… are too many", hint="Is this an MLflow server?")
+        clauses = [where] if where else []
+        clauses += [f"attributes.run_id LIKE '{prefix}%'"] if prefix else []
+        asked = body | {"filter": " AND ".join(clauses), "max_results": min(size, LARGEST_PAGE)}
+        answer = call_patiently(lambda asked=asked: rest.post("runs/search", asked, ManyRuns))
+        if answer.next_page_token:
+            slices += [(prefix + digit, size * len(DIGITS)) for digit in DIGITS]
+        else:
+            found |= {run.info.run_id: run.to_run() for run in answer.runs}
+    return sorted(found.values(), key=lambda run: (run.start_time, run.run_id))
 
 
-def read_runs(rest: Rest, experiment: Experiment, *, cache: RunCache, fresh: bool) -> list[Run]:
-    """All runs of ours in the experiment, oldest first; only what changed is asked for, unless `fresh`.
+def read_runs(
+    rest: Rest, experiment: Experiment, *, cache: RunCache, fresh: bool, small: int = SMALL
+) -> list[Run]:
+    """All runs of ours in the experiment, oldest first; of many only what changed, unless `fresh`.
 
     Raises:
         NewerSchema: one of them was written by a newer tipbench.
     """
     known = None if fresh else cache.read()
     now = call_patiently(rest.read_clock)
-    # Deleted ones first: a run restored in between is then found by one of the two searches.
-    deleted = {
-        run.run_id for run in search_runs(rest, [experiment.id], where=_touched(0), view="DELETED_ONLY")
-    }
-    since = max(0, min(known.cursor_ms, now) - OVERLAP_MS) if known else 0
+    if known and (len(known.runs) <= small or known.cursor_ms > now + OVERLAP_MS):
+        known = None
+    # Deleted ones first: a run restored in between is then found by one of the other searches.
+    deleted = _search_deleted(rest, experiment, known)
+    since = known.cursor_ms - OVERLAP_MS if known else 0
     changed = {run.run_id: run for run in search_runs(rest, [experiment.id], where=_touched(since))}
-    gone: Set[str] = frozenset()
     if known:
-        restored = known.deleted - deleted - changed.keys()
-        found = {run.run_id: run for run in _read_by_id(rest, experiment, restored)}
-        changed |= found
-        gone = restored - found.keys()
-    runs = cache.update(
-        Changes(cursor_ms=now, runs=changed, deleted=deleted - changed.keys(), gone=gone), known=known
-    )
+        changed |= {run.run_id: run for run in _search_ids(rest, experiment, known.deleted)}
+    runs = cache.update(Changes(cursor_ms=now, runs=changed, deleted=deleted - changed.keys()), known=known)
     for run in runs:
         _check_schema(run)
     return sorted(runs, key=lambda run: (run.start_time, run.run_id))
 
 
-def _read_pages(rest: Rest, body: dict[str, object], *, page: int) -> tuple[dict[str, Run], bool]:
-    """The runs of one pass, and whether one page held them all."""
-    found: dict[str, Run] = {}
-    token, pages = "", 0
-    while token or not pages:
-        asked = body | {"max_results": page} | ({"page_token": token} if token else {})
-        answer = call_patiently(lambda asked=asked: rest.post("runs/search", asked, ManyRuns))
-        found |= {run.info.run_id: run.to_run() for run in answer.runs}
-        token, pages = answer.next_page_token, pages + 1
-    return found, pages == 1
+def _search_deleted(rest: Rest, experiment: Experiment, known: Known | None) -> set[str]:
+    """The ids of deleted runs; of those known as deleted none has to be sent again."""
+    where = _touched(0)
+    if known and known.deleted:
+        where += f" AND attributes.run_id NOT IN ({_quoted(sorted(known.deleted)[:IDS_AT_ONCE])})"
+    return {run.run_id for run in search_runs(rest, [experiment.id], where=where, view="DELETED_ONLY")}
 
 
-def _read_by_id(rest: Rest, experiment: Experiment, run_ids: Iterable[str]) -> list[Run]:
+def _search_ids(rest: Rest, experiment: Experiment, run_ids: Iterable[str]) -> list[Run]:
+    """Those of the runs that are not deleted."""
     ids = sorted(run_ids)
     found: list[Run] = []
     for start in range(0, len(ids), IDS_AT_ONCE):
-        names = ", ".join(f"'{run_id}'" for run_id in ids[start : start + IDS_AT_ONCE])
-        found += search_runs(rest, [experiment.id], where=f"attributes.run_id IN ({names})")
+        where = f"attributes.run_id IN ({_quoted(ids[start : start + IDS_AT_ONCE])})"
+        found += search_runs(rest, [experiment.id], where=where)
     return found
+
+
+def _quoted(run_ids: Iterable[str]) -> str:
+    return ", ".join(f"'{run_id}'" for run_id in run_ids)
 
 
 def _touched(since_ms: int) -> str:

@@ -1,6 +1,6 @@
 """Tracking: the one door to MLflow."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -12,7 +12,9 @@ from tipbench.tracking.cache import RunCache
 from tipbench.tracking.courier import Delivery
 from tipbench.tracking.delivery import stamped_batch
 from tipbench.tracking.experiments import Experiments
+from tipbench.tracking.journal import journal_folder
 from tipbench.tracking.outbox import Outbox
+from tipbench.tracking.overruling import overrule_run
 from tipbench.tracking.pace import Pace, call_patiently
 from tipbench.tracking.refusals import AnsweredNo, ArtifactsNotServed
 from tipbench.tracking.rest import Rest
@@ -47,7 +49,7 @@ class Tracking:
         self._experiments = Experiments(rest, locks=home / "locks", new_id=new_id)
         self._outbox = Outbox(
             rest,
-            folder=home / "journal" / content_hash(self._server),
+            folder=journal_folder(home, self._server),
             server=self._server,
             new_id=new_id,
             pace=pace or Pace(),
@@ -175,6 +177,25 @@ class Tracking:
         if winner is None:
             raise refusal or TrackingUnavailable(f"the claim of {key!r} was not stored")
         return winner
+
+    def overrule(
+        self,
+        run_id: str,
+        *,
+        metrics: Mapping[str, float],
+        tags: Mapping[str, str],
+        without_tags: Sequence[str],
+    ) -> None:
+        """Makes the run show these values whatever others logged there, and takes tags away.
+
+        Not journaled: for what can be computed again.
+
+        Raises:
+            TrackingRefused: the run does not exist or was deleted.
+        """
+        call_patiently(
+            lambda: overrule_run(self._rest, run_id, metrics=metrics, tags=tags, without_tags=without_tags)
+        )
 
     def delete_run(self, run_id: str) -> None:
         """Deletes a run as MLflow does: it can be restored there."""

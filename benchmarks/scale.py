@@ -1,0 +1,133 @@
+"""10,000 cells: our commands and the official client side by side on one server. Prints a Markdown table.
+
+usage: python -m benchmarks.scale FOLDER
+
+FOLDER is what benchmarks.big_experiment left, ten minutes ago or more. Each line is a process of its own.
+Seconds of CPU, process and server together, mean something on a shared machine; seconds of wall time do not.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.big_experiment import EXPERIMENT
+from tipbench.tracking.opening import open_managed_folder
+
+OFFICIAL = """
+import os, sys, time
+begun = time.monotonic(), sum(os.times()[:2])
+import mlflow
+mlflow.set_tracking_uri(sys.argv[1])
+imported = time.monotonic() - begun[0], sum(os.times()[:2]) - begun[1]
+frame = mlflow.search_runs(experiment_names=[sys.argv[2]])
+print(len(frame), *imported)
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one process took, with what the server did for it."""
+
+    wall: float
+    client: float
+    server: float
+    peak_mb: int
+    out: str
+
+    @property
+    def cpu(self) -> float:
+        return self.client + self.server
+
+
+def measure(command: Sequence[str], *, server_pids: Sequence[int]) -> Cost:
+    """Runs the command and waits for it."""
+    before, begun = _cpu_seconds(server_pids), time.monotonic()
+    with tempfile.TemporaryFile("w+") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.monotonic() - begun
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        text = out.read()
+    if process.returncode not in {0, 3, 4}:
+        raise SystemExit(f"{' '.join(command)}\n{text}")
+    return Cost(
+        wall, used.ru_utime + used.ru_stime, _cpu_seconds(server_pids) - before, used.ru_maxrss // 1024, text
+    )
+
+
+def _cpu_seconds(pids: Sequence[int]) -> float:
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _family(pid: int) -> list[int]:
+    """The process and its children: launcher and server."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return [pid, *(other for child in children for other in _family(int(child)))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    asked = parser.parse_args()
+    server = open_managed_folder(asked.folder).start()
+    pids = _family(server.pid)
+    tipbench = str(Path(sys.executable).with_name("tipbench"))
+    home = asked.folder / "reader"
+    shutil.rmtree(home, ignore_errors=True)
+
+    def ours(*words: str) -> Cost:
+        where = ("--experiment", EXPERIMENT, "--mlflow-url", server.url, "--home", str(home))
+        return measure([tipbench, *words, *where], server_pids=pids)
+
+    lines = {
+        "mlflow.search_runs": measure(
+            [sys.executable, "-c", OFFICIAL, server.url, EXPERIMENT], server_pids=pids
+        ),
+        "compare, the first": ours("compare", "--json"),
+        "compare, the second": ours("compare", "--json"),
+        "compare, the third": ours("compare"),
+        "judge status": ours("judge", "status", "--json"),
+        "judge --export, 40 items": ours(
+            "judge", "--json", "--blocks", "1", "--export", str(asked.folder / f"out-{time.time_ns()}.json")
+        ),
+        "compare --fresh": ours("compare", "--fresh", "--json"),
+    }
+    official = lines["mlflow.search_runs"]
+    runs, import_wall, import_cpu = official.out.split()[-3:]
+    print(f"{runs} runs; {float(import_wall):.1f} s of the first line went into importing mlflow\n")
+    print("| process | wall s | client CPU s | server CPU s | peak MB | × faster, wall | × less CPU |")
+    print("| --- " * 7 + "|")
+    for name, cost in lines.items():
+        print(
+            f"| {name} | {cost.wall:.2f} | {cost.client:.2f} | {cost.server:.2f} | {cost.peak_mb} "
+            f"| {official.wall / cost.wall:.1f} | {official.cpu / cost.cpu:.1f} |"
+        )
+    bare_wall, bare_cpu = official.wall - float(import_wall), official.cpu - float(import_cpu)
+    second = lines["compare, the second"]
+    print(
+        f"\nwithout the import of mlflow: second compare {bare_wall / second.wall:.1f} × faster (wall), "
+        f"{bare_cpu / second.cpu:.1f} × less CPU"
+    )
+    same = _board(lines["compare, the second"]) == _board(lines["compare --fresh"])
+    print(f"the second compare says what --fresh says: {same}")
+
+
+def _board(cost: Cost) -> object:
+    return json.loads(cost.out[cost.out.index("{") :])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Asking a model on a real Ollama server, and looking at what the server has in memory."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from tests.engines.ollama_server import OllamaServer
+from tipbench.engines.ollama_loaded import OllamaModel
+from tipbench.engines.residents import find_residents
+from tipbench.records import Generation, Sampling
+
+OTHER = "smollm2:q8"
+"""Another client's model."""
+WAIT_SECONDS = 60.0
+
+
+def ask(model: OllamaModel) -> Generation:
+    """A short answer, always to the same question."""
+    sampling = Sampling(temperature=0.9, max_tokens=12)
+    return model.generate("Name one way to begin the day.", sampling=sampling, seed=1)
+
+
+def ask_long(model: OllamaModel, pool: ThreadPoolExecutor) -> "Future[Generation]":
+    """A question whose answer is under way when this returns."""
+    begun = threading.Event()
+
+    def ask_it() -> Generation:
+        begun.set()
+        return model.generate("Write a very long story.", sampling=Sampling(max_tokens=900), seed=1)
+
+    future = pool.submit(ask_it)
+    begun.wait()
+    time.sleep(1.0)
+    assert not future.done()
+    return future
+
+
+def runners_of(server: OllamaServer) -> list[int]:
+    """The processes with weights that this server started, before it was killed too."""
+    return [each.process_id for each in find_residents() if _group_of(each.process_id) in server.groups]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Returns when it is so, fails when it does not become so."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def _group_of(process_id: int) -> int:
+    try:
+        return os.getpgid(process_id)
+    except ProcessLookupError:
+        return 0

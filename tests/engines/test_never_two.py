@@ -1,0 +1,134 @@
+"""Never two models resident: three collects of two users at once, one parent killed with -9 in each round."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.engines.ollama_server import SMOLLM2, OllamaServer
+from tests.engines.weight_watch import WeightWatch, swaps, wait_for
+from tests.small_pack import write_small_pack
+from tipbench.engines.machine_lock import machine_lock_path
+from tipbench.engines.weights import KNOWN_WEIGHTS
+
+pytestmark = pytest.mark.ollama
+
+ROUNDS = int(os.environ.get("TIPBENCH_ROUNDS", "20"))
+NOBODY = 65534
+# Another user who may read everything: the interpreter often lies in a folder of root's own.
+AS_NOBODY = (
+    *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+    *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
+)
+PATIENCE_SECONDS = 240.0
+
+
+@dataclass(frozen=True)
+class Collector:
+    """One user's way to collect; `user` is put before the command."""
+
+    name: str
+    model: str
+    home: Path
+    user: tuple[str, ...]
+    variables: dict[str, str]
+    pack: Path
+
+    def start(self, seed: int) -> "subprocess.Popen[str]":
+        """Two cells of this seed, in an experiment of its own."""
+        command = (
+            *(
+                "collect",
+                "--models",
+                self.model,
+                "--prompts",
+                "v1",
+                "--n-tips",
+                "1",
+                "--pack",
+                str(self.pack),
+            ),
+            *("--seed", str(seed), "--experiment", f"never-two-{self.home.parent.name}-{self.name}-{seed}"),
+        )
+        return subprocess.Popen(
+            [*self.user, sys.executable, "-P", "-m", "tipbench", *command],
+            env={**os.environ, **self.variables, "HOME": str(self.home), "TIPBENCH_HOME": str(self.home)},
+            cwd=self.home,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+@pytest.fixture
+def collectors(
+    tmp_path: Path, mlflow_url: str, models_folder: Path, free_ollama: OllamaServer
+) -> list[Collector]:
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.stat().st_mode & 0o005 != 0o005:
+            parent.chmod(0o755)
+    pack = write_small_pack(tmp_path / "pack")
+    variables = {
+        "MLFLOW_TRACKING_URI": mlflow_url,
+        "TIPBENCH_OLLAMA_URL": free_ollama.url,
+        "TIPBENCH_THREADS": "1",
+        "TIPBENCH_CONTEXT_TOKENS": "1024",
+        "COLUMNS": "200",
+    }
+    two_users = os.geteuid() == 0 and shutil.which("setpriv") is not None
+    other = AS_NOBODY if two_users else ()
+    made: list[Collector] = []
+    for name, model, user in (
+        ("ollama", SMOLLM2, ()),
+        ("first", "smollm2", ()),
+        ("second", "smollm2", other),
+    ):
+        home = tmp_path / name
+        (home / "models").mkdir(parents=True)
+        weights = KNOWN_WEIGHTS["smollm2"].file_name
+        shutil.copy(models_folder / weights, home / "models" / weights)
+        if user:
+            for place in (home, *home.rglob("*")):
+                os.chown(place, NOBODY, NOBODY)
+        made.append(Collector(name, model, home, user, variables, pack))
+    return made
+
+
+@pytest.mark.timeout(3600)
+def test_never_two_models_whoever_is_killed(collectors: list[Collector]) -> None:
+    rng = random.Random(0)
+    before = swaps()
+    with WeightWatch() as watch:
+        for seed in range(ROUNDS):
+            _run_round(collectors, seed, victim=seed % len(collectors), delay=rng.uniform(0, 2), watch=watch)
+            assert watch.most == 1, watch.seen
+    print(f"{ROUNDS} rounds, {watch.looks} looks, peak {watch.peak_kb} kB, swapped {swaps() - before} pages")
+    assert {"ollama\0runner", "tipbench.engines.llamacpp_child"} <= watch.kinds
+    assert swaps() == before
+
+
+def _run_round(
+    collectors: list[Collector], seed: int, *, victim: int, delay: float, watch: WeightWatch
+) -> None:
+    processes = [collector.start(seed) for collector in collectors]
+    mine = f"pid {processes[victim].pid} "
+    # The victim dies while it has the engine: loading, generating or unloading.
+    assert wait_for(
+        lambda: machine_lock_path().exists() and mine in machine_lock_path().read_text(errors="replace"),
+        seconds=PATIENCE_SECONDS,
+    ), [process.poll() for process in processes]
+    wait_for(lambda: processes[victim].poll() is not None, seconds=delay)
+    processes[victim].send_signal(signal.SIGKILL)
+    for place, process in enumerate(processes):
+        words = process.communicate(timeout=PATIENCE_SECONDS)[0]
+        if place != victim:
+            assert process.returncode == 0, words
+    again = collectors[victim].start(seed)
+    assert again.wait(PATIENCE_SECONDS) == 0, again.communicate()[0]
+    assert wait_for(lambda: not watch.look(), seconds=PATIENCE_SECONDS)

@@ -1,0 +1,204 @@
+"""What Ollama servers say now and then, old ones and new ones, and what becomes of it."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines.conftest import make_ollama_engine
+from tests.engines.fake_ollama import ANSWER, SHOWN, FakeOllama, run_fake_ollama
+from tipbench.engines.ollama import OllamaEngine
+from tipbench.errors import (
+    EngineBusy,
+    EngineUnavailable,
+    GenerationFailed,
+    ModelMissing,
+    ModelRefused,
+    TipbenchError,
+)
+from tipbench.records import Generation, Sampling
+
+STRANGER = {"name": "other:1b", "digest": "d2", "context_length": 4096}
+INNER = {"error": {"code": 400, "message": "request (424 tokens) exceeds the available context size"}}
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeOllama]:
+    with run_fake_ollama() as running:
+        yield running
+
+
+@pytest.fixture
+def engine(fake: FakeOllama, tmp_path: Path) -> OllamaEngine:
+    return make_ollama_engine(fake.url, tmp_path)
+
+
+def _ask(engine: OllamaEngine, sampling: Sampling | None = None, *, seed: int = 1) -> Generation:
+    with engine.load(engine.find_model("m")) as model:
+        return model.generate("Hello?", sampling=sampling or Sampling(max_tokens=7), seed=seed)
+
+
+def test_every_sampling_option_is_sent(engine: OllamaEngine, fake: FakeOllama) -> None:
+    sampling = Sampling(temperature=0.3, top_p=0.8, top_k=7, min_p=0.1, repeat_penalty=1.2, max_tokens=9)
+    _ask(engine, sampling, seed=2**32 + 4)
+    (asked,) = fake.asked
+    assert asked["options"] == {
+        "num_ctx": 1024,
+        "num_thread": 1,
+        "temperature": 0.3,
+        "top_p": 0.8,
+        "top_k": 7,
+        "min_p": 0.1,
+        "repeat_penalty": 1.2,
+        "num_predict": 9,
+        "typical_p": 1.0,
+        "repeat_last_n": 64,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "seed": 5,
+    }
+    assert (asked["think"], asked["truncate"], asked["shift"], asked["stream"]) == (False,) * 4
+    assert asked["keep_alive"] == "10m"
+
+
+def test_the_time_of_an_answer_is_without_the_load(engine: OllamaEngine) -> None:
+    assert _ask(engine).seconds == pytest.approx(2.999)
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "error", "words"),
+    [
+        (200, ANSWER | {"done": False, "done_reason": ""}, GenerationFailed, "degenerate"),
+        (200, ANSWER | {"done_reason": "load"}, GenerationFailed, "'load'"),
+        (
+            200,
+            ANSWER | {"message": {"content": "", "thinking": "Hm"}, "done_reason": "length"},
+            GenerationFailed,
+            "thought for 2 tokens",
+        ),
+        (400, {"error": json.dumps(INNER)}, GenerationFailed, r"'m:latest': request \(424 tokens\)"),
+        (400, {"error": "the input length exceeds the context length"}, GenerationFailed, "input length"),
+        (404, {"error": "model 'm' not found"}, ModelMissing, "any more"),
+        (
+            500,
+            {"error": "an error was encountered while running the model: unexpected EOF"},
+            EngineUnavailable,
+            "EOF",
+        ),
+        (
+            500,
+            {"error": "model runner has unexpectedly stopped"},
+            EngineUnavailable,
+            "runner has unexpectedly",
+        ),
+        (503, {"error": "server busy, please try again."}, EngineUnavailable, "server busy"),
+        (302, {}, EngineUnavailable, "not as Ollama does: with HTTP 302"),
+        (200, ["what?"], EngineUnavailable, "not in its words"),
+    ],
+)
+def test_a_reply_that_is_no_answer_says_what_it_is(
+    engine: OllamaEngine,
+    fake: FakeOllama,
+    status: int,
+    answer: Any,
+    error: type[TipbenchError],
+    words: str,
+) -> None:
+    fake.answers = [(status, answer)]
+    with pytest.raises(error, match=words):
+        _ask(engine)
+    assert not fake.loaded
+
+
+def test_a_list_of_loaded_models_that_fails_is_asked_for_again(
+    engine: OllamaEngine, fake: FakeOllama
+) -> None:
+    fake.ps_failures = 3
+    assert _ask(engine).text == "Hello"
+    fake.ps_failures = 10_000
+    with pytest.raises(EngineUnavailable, match="HTTP 500"):
+        _ask(engine)
+    fake.ps_failures = 0
+
+
+def test_another_context_than_asked_for_is_not_accepted(engine: OllamaEngine, fake: FakeOllama) -> None:
+    fake.context_length = 8192
+    with pytest.raises(EngineUnavailable, match="8192 tokens, not 1024"):
+        _ask(engine)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"remote_host": "https://elsewhere.example"}, "cloud"),
+        ({"capabilities": ["embedding"]}, "only embedding"),
+        ({"model_info": {}}, "size of 'm' cannot be established"),
+    ],
+)
+def test_models_that_cannot_be_benched_are_refused(
+    engine: OllamaEngine, fake: FakeOllama, changed: dict[str, Any], words: str
+) -> None:
+    fake.shown = SHOWN | changed
+    with pytest.raises(ModelRefused, match=words):
+        engine.find_model("m")
+
+
+def test_only_newer_servers_make_up_for_a_missing_template(engine: OllamaEngine, fake: FakeOllama) -> None:
+    fake.shown = SHOWN | {"template": "{{ .Prompt }}"}
+    engine.find_model("m")
+    for version in ("0.24.0", "0.0.0", "0.9.1-rc2"):
+        fake.version = version
+        with pytest.raises(ModelRefused, match="no chat template"):
+            engine.find_model("m")
+
+
+@pytest.mark.parametrize(("told", "count"), [("134.52M", 134_520_000), ("3.2B", 3_200_000_000)])
+def test_the_size_for_people_is_better_than_none(
+    engine: OllamaEngine, fake: FakeOllama, told: str, count: int
+) -> None:
+    fake.shown = SHOWN | {"model_info": {}, "details": {"parameter_size": told}}
+    assert engine.find_model("m").parameters == count
+
+
+def test_a_model_that_does_not_fit_into_memory_is_not_loaded(engine: OllamaEngine, fake: FakeOllama) -> None:
+    fake.size = 2**50
+    with pytest.raises(EngineUnavailable, match=r"needs 1048576\.5 GiB of memory"):
+        _ask(engine)
+    assert not fake.asked
+
+
+def test_no_server_is_no_models_but_a_clear_error_by_name(tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        engine = make_ollama_engine(f"http://127.0.0.1:{nobody.getsockname()[1]}", tmp_path)
+        assert engine.list_models() == []
+        assert not engine.offers("m")
+        with pytest.raises(EngineUnavailable, match="no Ollama server at") as caught:
+            engine.find_model("m")
+    assert caught.value.hint == "Start it with: ollama serve"
+
+
+def test_on_another_machine_other_clients_stop_the_run(fake: FakeOllama, tmp_path: Path) -> None:
+    address = fake.url.replace("127.0.0.1", _own_address())
+    engine = make_ollama_engine(address, tmp_path)
+    # A server elsewhere has a lock of its own: its weights are not in this machine's memory.
+    here = make_ollama_engine(fake.url, tmp_path)
+    with engine.load(engine.find_model("m")) as model, here.load(here.find_model("m")):
+        fake.loaded.append(STRANGER)
+        with pytest.raises(EngineBusy, match="'m:latest', 'other:1b' in memory"):
+            model.generate("Hello?", sampling=Sampling(), seed=1)
+        fake.loaded.pop()
+
+
+def _own_address() -> str:
+    """An address of this machine that is not its loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Nothing is sent: the kernel only says which address it would send from.
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no address but its loopback")
+        return str(probe.getsockname()[0])

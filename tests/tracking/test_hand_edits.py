@@ -1,0 +1,105 @@
+"""Whatever is edited by hand in MLflow: `compare` and `judge status` say what they say with --fresh."""
+
+from pathlib import Path
+
+import pytest
+from benchmarks.big_experiment import collect_big, judge_big, make_cells, make_pack
+
+from tests.conftest import Cli
+from tests.official import MlflowClient
+from tipbench.cli.session import make_stamps
+from tipbench.judging.phase import Judging
+from tipbench.tracking import Experiment, Run, Tracking
+
+
+@pytest.fixture
+def judged(tracking: Tracking, experiment: Experiment, tmp_path: Path) -> str:
+    """Sixteen real cells, half of the scenarios judged."""
+    collect_big(tracking, cells=make_cells(make_pack(4, prompts=2), models=2), experiment=experiment.name)
+    judging = Judging(tracking, make_stamps(), tmp_path / "locks")
+    judge_big(judging, blocks=2, folder=tmp_path, experiment=experiment.name)
+    return experiment.name
+
+
+def verdict_tag(run: Run) -> str:
+    return next(name for name in run.tags if name.startswith("verdict:"))
+
+
+def edit_verdict(client: MlflowClient, cell: Run, _: Run) -> None:
+    client.set_tag(
+        cell.run_id, verdict_tag(cell), cell.tags[verdict_tag(cell)].replace('"hash":"', '"hash":"x')
+    )
+
+
+def delete_verdict(client: MlflowClient, cell: Run, _: Run) -> None:
+    client.delete_tag(cell.run_id, verdict_tag(cell))
+
+
+def retire_by_hand(client: MlflowClient, cell: Run, _: Run) -> None:
+    client.set_tag(cell.run_id, "tipbench.retired", "yes")
+
+
+def reopen_cell(client: MlflowClient, cell: Run, _: Run) -> None:
+    client.set_tag(cell.run_id, "tipbench.state", "open")
+
+
+def log_metric(client: MlflowClient, cell: Run, _: Run) -> None:
+    client.log_metric(cell.run_id, "latency_seconds", 99.0)
+
+
+def reopen_sitting(client: MlflowClient, _: Run, sitting: Run) -> None:
+    client.set_tag(sitting.run_id, "tipbench.state", "open")
+
+
+def delete_sitting(client: MlflowClient, _: Run, sitting: Run) -> None:
+    client.delete_run(sitting.run_id)
+
+
+def restore_sitting(client: MlflowClient, _: Run, sitting: Run) -> None:
+    client.restore_run(sitting.run_id)
+
+
+def delete_cell(client: MlflowClient, cell: Run, _: Run) -> None:
+    client.delete_run(cell.run_id)
+
+
+EDITS = (
+    edit_verdict,
+    delete_verdict,
+    log_metric,
+    delete_sitting,
+    restore_sitting,
+    retire_by_hand,
+    reopen_cell,
+    delete_cell,
+    reopen_sitting,
+)
+
+
+def test_after_every_edit_by_hand_compare_and_status_say_what_they_say_fresh(
+    cli: Cli, judged: str, tracking: Tracking
+) -> None:
+    runs = tracking.read_runs(tracking.find_experiment(judged))
+    sitting = next(run for run in runs if run.tags["tipbench.kind"] == "sitting")
+    cells = [run for run in runs if any(name.startswith("verdict:") for name in run.tags)]
+    client = MlflowClient(tracking_uri=tracking.url)
+    board = cli("compare", "--experiment", judged, "--json").json()
+    for edit in EDITS:
+        edit(client, cells[EDITS.index(edit) % len(cells)], sitting)
+        compared = cli("compare", "--experiment", judged, "--json").json()
+        status = cli("judge", "status", "--experiment", judged, "--json").json()
+        assert compared == cli("compare", "--fresh", "--experiment", judged, "--json").json(), edit.__name__
+        assert status == cli("judge", "status", "--fresh", "--experiment", judged, "--json").json()
+        assert compared != board, f"{edit.__name__} must show"
+        board = compared
+
+
+def test_a_cell_without_its_facts_is_named(cli: Cli, judged: str, tracking: Tracking) -> None:
+    cell = next(r for r in tracking.read_runs(tracking.find_experiment(judged)) if "tipbench.key" in r.tags)
+    client = MlflowClient(tracking_uri=tracking.url)
+    client.set_tag(cell.run_id, "tipbench.facts", "{}")
+    outcome = cli("compare", "--experiment", judged)
+    assert outcome.code == 1
+    assert f"cell {cell.run_id} is missing or broken" in outcome.err
+    client.delete_run(cell.run_id)
+    assert cli("compare", "--experiment", judged).code in {0, 3, 4}
