@@ -9,7 +9,7 @@ from tests.engines.ollama_server import SMOLLM2, OllamaServer, run_ollama
 from tests.engines.openai_server import ALIAS, RunningServer, run_server
 from tests.engines.variants import prepare_models
 from tipbench.engines.digests import DigestCache
-from tipbench.engines.llamacpp import LlamaCppEngine, LlamaCppModel
+from tipbench.engines.llamacpp import LlamaCppEngine, LlamaCppModel, LlamaCppOptions
 from tipbench.engines.machine_lock import MachineLock
 from tipbench.engines.ollama import Foreign, OllamaEngine, OllamaOptions
 from tipbench.engines.ollama_api import OllamaApi
@@ -86,9 +86,9 @@ def make_engine(
         models_folder,
         lock=lock,
         digests=DigestCache(home / "digests.json"),
-        threads=threads,
-        context_tokens=context_tokens,
-        timeout_seconds=timeout_seconds,
+        options=LlamaCppOptions(
+            threads=threads, context_tokens=context_tokens, timeout_seconds=timeout_seconds
+        ),
     )
 
 

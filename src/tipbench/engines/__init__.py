@@ -7,11 +7,12 @@ from contextlib import ExitStack
 from typing import Self
 
 from tipbench.engines.digests import DigestCache
-from tipbench.engines.llamacpp import LlamaCppEngine
+from tipbench.engines.llamacpp import LlamaCppEngine, LlamaCppOptions
 from tipbench.engines.machine import count_cores
 from tipbench.engines.machine_lock import MachineLock, machine_lock_path
 from tipbench.engines.ollama import OllamaEngine, OllamaOptions
 from tipbench.engines.ollama_api import NoServer, OllamaApi
+from tipbench.engines.ollama_residency import clear_left_behind, make_room
 from tipbench.engines.ollama_serve import start_ollama_serve
 from tipbench.engines.openai_compatible import OpenAiEngine, open_openai
 from tipbench.engines.protocol import Engine
@@ -146,30 +147,37 @@ def open_engines(settings: Settings, *, wait: bool = True, report: Callable[[str
     """
     # Only the command's name, never its options: others on this machine read it.
     command = " ".join(["tipbench", *sys.argv[1:2]])
-    lock = MachineLock(machine_lock_path(), holder=f"pid {os.getpid()} ({command})", wait=wait, report=report)
-    llamacpp = LlamaCppEngine(
-        settings.models_folder,
-        lock=lock,
-        digests=DigestCache(settings.home / "digests.json"),
-        threads=settings.threads or count_cores(),
-        context_tokens=settings.context_tokens,
+    lock = MachineLock(
+        machine_lock_path(),
+        holder=f"pid {os.getpid()} ({command})",
+        wait=wait,
+        report=report,
+        clear=clear_left_behind,
     )
-    openai = open_openai(settings, environ=os.environ, lock=lock, report=report)
     at_end = ExitStack()
     url = settings.ollama_url
     if settings.ollama_serve:
         url = at_end.enter_context(start_ollama_serve(os.environ))
-    ollama = OllamaEngine(
-        OllamaApi(url),
+    api = OllamaApi(url)
+    llamacpp = LlamaCppEngine(
+        settings.models_folder,
         lock=lock,
-        options=OllamaOptions(
-            context_tokens=settings.context_tokens,
-            threads=settings.threads,
-            foreign=settings.foreign,
-            unload_every_call=settings.unload == "every-call",
+        digests=DigestCache(settings.home / "digests.json"),
+        options=LlamaCppOptions(
+            threads=settings.threads or count_cores(), context_tokens=settings.context_tokens
         ),
-        report=report,
+        make_room=lambda: make_room(api, evict=settings.foreign == "evict", report=report),
+    )
+    options = OllamaOptions(
+        context_tokens=settings.context_tokens,
+        threads=settings.threads,
+        foreign=settings.foreign,
+        unload_every_call=settings.unload == "every-call",
     )
     return Engines(
-        llamacpp=llamacpp, ollama=ollama, openai=openai, max_model_b=settings.max_model_b, at_end=at_end
+        llamacpp=llamacpp,
+        ollama=OllamaEngine(api, lock=lock, options=options, report=report),
+        openai=open_openai(settings, environ=os.environ, lock=lock, report=report),
+        max_model_b=settings.max_model_b,
+        at_end=at_end,
     )

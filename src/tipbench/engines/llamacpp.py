@@ -1,8 +1,9 @@
 """The embedded engine: llama.cpp in a child process, one model at a time, any `.gguf` file."""
 
 import importlib.util
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tipbench.engines.digests import DigestCache
@@ -52,8 +53,20 @@ class LlamaCppModel:
         return answer.generation
 
 
+@dataclass(frozen=True)
+class LlamaCppOptions:
+    """How models are loaded and asked."""
+
+    threads: int
+    context_tokens: int = 4096
+    timeout_seconds: float = 300.0
+
+
 class LlamaCppEngine:
-    """Runs the `.gguf` files of the models folder, or any other by its path."""
+    """Runs the `.gguf` files of the models folder, or any other by its path.
+
+    `make_room` is called before a load: other engines of this machine give their memory back.
+    """
 
     name = "llamacpp"
 
@@ -63,16 +76,14 @@ class LlamaCppEngine:
         *,
         lock: MachineLock,
         digests: DigestCache,
-        threads: int,
-        context_tokens: int = 4096,
-        timeout_seconds: float = 300.0,
+        options: LlamaCppOptions,
+        make_room: Callable[[], None] | None = None,
     ) -> None:
         self._models_folder = models_folder
         self._lock = lock
         self._digests = digests
-        self._threads = threads
-        self._context_tokens = context_tokens
-        self._timeout_seconds = timeout_seconds
+        self._options = options
+        self._make_room = make_room
 
     def list_models(self) -> Sequence[Model]:
         """Every `.gguf` of the models folder; a broken one has no number of parameters."""
@@ -117,6 +128,8 @@ class LlamaCppEngine:
                 "llama.cpp is not installed", hint="Install it with: pip install 'tipbench[local]'"
             )
         with self._lock.hold(f"model {model.name!r}") as lock:
+            if self._make_room is not None:
+                self._make_room()
             order = self._make_order(model)
             with start_model_process(lock=lock) as process:
                 try:
@@ -130,7 +143,7 @@ class LlamaCppEngine:
                     model.name,
                     process,
                     load_seconds=Loaded.model_validate_json(reply).load_seconds,
-                    timeout_seconds=self._timeout_seconds,
+                    timeout_seconds=self._options.timeout_seconds,
                 )
 
     def _make_order(self, model: Model) -> LoadOrder:
@@ -142,10 +155,10 @@ class LlamaCppEngine:
                 hint="Run the command again to use the file as it is now.",
             )
         header = read_header(path)
-        trained = header.trained_context_tokens or self._context_tokens
-        context_tokens = min(self._context_tokens, trained, LONGEST_CONTEXT_TOKENS)
+        trained = header.trained_context_tokens or self._options.context_tokens
+        context_tokens = min(self._options.context_tokens, trained, LONGEST_CONTEXT_TOKENS)
         check_memory(model, kv_bytes=header.kv_bytes_per_token * context_tokens)
-        return LoadOrder(path=str(path), context_tokens=context_tokens, threads=self._threads)
+        return LoadOrder(path=str(path), context_tokens=context_tokens, threads=self._options.threads)
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self._models_folder.glob(f"*{SUFFIX}") if path.is_file())

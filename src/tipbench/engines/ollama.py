@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tipbench.engines.gguf_header import Value, kv_bytes_per_token
-from tipbench.engines.machine_lock import MachineLock
+from tipbench.engines.machine_lock import LeftBehind, MachineLock
 from tipbench.engines.memory import check_memory
 from tipbench.engines.ollama_api import NoServer, OllamaApi, missing
 from tipbench.engines.ollama_keeper import unload_afterwards
@@ -94,7 +94,10 @@ class OllamaEngine:
             EngineUnavailable: there is not enough memory, the model does not load or does not unload.
             ModelRefused: the tag is no longer the model that was found.
         """
-        with self._lock.hold(f"model {model.name!r} on Ollama at {self._api.url}") as lock:
+        purpose = f"model {model.name!r} on Ollama at {self._api.url}"
+        # The keeper unloads when we are killed; the mark is for the case that it is killed too.
+        leaves = LeftBehind(self._api.url, model.digest) if is_loopback(self._api.url) else None
+        with self._lock.hold(purpose, leaves=leaves) as lock:
             empty_server(self._api, evict=self._evict, report=self._report)
             shown = self._show_again(model)
             seat = self._seat(model, shown)

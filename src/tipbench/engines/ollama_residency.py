@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tipbench.engines.machine_lock import LeftBehind
 from tipbench.engines.ollama_api import Body, NoServer, OllamaApi
 from tipbench.engines.ollama_wire import Resident
 from tipbench.engines.origins import is_loopback
@@ -152,6 +153,42 @@ def empty_server(api: OllamaApi, *, evict: bool, report: Callable[[str], None]) 
 
     if _wait(look, seconds=EVICT_SECONDS):
         raise _busy(api, api.ps())
+
+
+def make_room(api: OllamaApi, *, evict: bool, report: Callable[[str], None]) -> None:
+    """Empties a server of this machine before another engine loads; one that is elsewhere is left alone.
+
+    Raises:
+        EngineBusy: there is something, and it may not be evicted or does not go.
+    """
+    if is_loopback(api.url):
+        with suppress(NoServer):
+            empty_server(api, evict=evict, report=report)
+
+
+def clear_left_behind(left: LeftBehind) -> None:
+    """Unloads the model that a killed command left in the memory of a server of this machine.
+
+    Raises:
+        EngineUnavailable: it does not go.
+    """
+    api = OllamaApi(left.server)
+
+    def look() -> str:
+        try:
+            staying = [each for each in api.ps() if each.digest == left.digest]
+        except NoServer:
+            return ""
+        for each in staying:
+            with suppress(ModelRefused):
+                api.unload(each.name)
+        return _names(staying)
+
+    if still := _wait(look, seconds=EVICT_SECONDS):
+        raise EngineUnavailable(
+            f"{still} was left in the memory of Ollama at {left.server} by a command that was killed",
+            hint="It does not go: restart that server, then run the same command again.",
+        )
 
 
 def find_left(api: OllamaApi, seat: Seat) -> str:
