@@ -101,10 +101,12 @@ def collectors(
 
 
 @pytest.mark.timeout(3600)
-def test_never_two_models_whoever_is_killed(collectors: list[Collector]) -> None:
+def test_never_two_models_whoever_is_killed(
+    collectors: list[Collector], free_ollama: OllamaServer, tmp_path: Path
+) -> None:
     rng = random.Random(0)
     before = swaps()
-    with WeightWatch() as watch:
+    with WeightWatch(tmp_path, free_ollama.groups) as watch:
         for seed in range(ROUNDS):
             _run_round(collectors, seed, victim=seed % len(collectors), delay=rng.uniform(0, 2), watch=watch)
             assert watch.most == 1, watch.seen
@@ -130,5 +132,6 @@ def _run_round(
         if place != victim:
             assert process.returncode == 0, words
     again = collectors[victim].start(seed)
-    assert again.wait(PATIENCE_SECONDS) == 0, again.communicate()[0]
+    words = again.communicate(timeout=PATIENCE_SECONDS)[0]
+    assert again.returncode == 0, words
     assert wait_for(lambda: not watch.look(), seconds=PATIENCE_SECONDS)

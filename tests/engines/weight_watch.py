@@ -1,9 +1,10 @@
 """Counts, every 50 ms, the processes of this machine that have a model's weights in memory."""
 
+import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,9 +17,15 @@ BIG_KB = 90_000
 
 
 class WeightWatch:
-    """`most` is the highest number of holders at one moment, `seen` who they were then."""
+    """`most` is the highest number of holders at one moment, `seen` who they were then.
 
-    def __init__(self) -> None:
+    Those count whose weights lie under `folder` or who are of one of these process groups: other tests of
+    this machine may have models of their own, under locks of their own.
+    """
+
+    def __init__(self, folder: Path, groups: Set[int]) -> None:
+        self._folder = folder
+        self._groups = groups
         self.most = 0
         self.seen: list[str] = []
         self.looks = 0
@@ -34,13 +41,31 @@ class WeightWatch:
 
     def look(self) -> list[str]:
         """Who holds weights now."""
-        holders = [found for folder in Path("/proc").glob("[0-9]*") if (found := _describe(folder))]
+        holders = [found for place in Path("/proc").glob("[0-9]*") if (found := self._describe(place))]
         self.looks += 1
         self.kinds |= {kind for _, kind, _ in holders}
         self.peak_kb = max(self.peak_kb, sum(size for _, _, size in holders))
         if len(holders) > self.most:
             self.most, self.seen = len(holders), [text for text, _, _ in holders]
         return [text for text, _, _ in holders]
+
+    def _describe(self, place: Path) -> tuple[str, str, int] | None:
+        try:
+            command = (place / "cmdline").read_bytes().decode(errors="replace")
+            kind = next((holder for holder in HOLDERS if holder in command), None)
+            if kind is None:
+                return None
+            mapped = WEIGHTS.search((place / "maps").read_text(encoding="utf-8", errors="replace"))
+            status = (place / "status").read_text(encoding="utf-8", errors="replace")
+            ours = os.getpgid(int(place.name)) in self._groups
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        size = int(status.partition("VmRSS:")[2].split()[0]) if "VmRSS:" in status else 0
+        if mapped is None and (kind == HOLDERS[0] or size < BIG_KB):
+            return None
+        if not ours and (mapped is None or not mapped[1].startswith(str(self._folder))):
+            return None
+        return f"{place.name} {kind} {mapped[1] if mapped else ''} {size} kB", kind, size
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -67,19 +92,3 @@ def wait_for(condition: Callable[[], bool], *, seconds: float) -> bool:
             return True
         time.sleep(LOOK_SECONDS)
     return False
-
-
-def _describe(folder: Path) -> tuple[str, str, int] | None:
-    try:
-        command = (folder / "cmdline").read_bytes().decode(errors="replace")
-        kind = next((holder for holder in HOLDERS if holder in command), None)
-        if kind is None:
-            return None
-        mapped = WEIGHTS.search((folder / "maps").read_text(encoding="utf-8", errors="replace"))
-        status = (folder / "status").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    size = int(status.partition("VmRSS:")[2].split()[0]) if "VmRSS:" in status else 0
-    if mapped is None and (kind == HOLDERS[0] or size < BIG_KB):
-        return None
-    return f"{folder.name} {kind} {mapped[1] if mapped else ''} {size} kB", kind, size
