@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
-.PHONY: help setup demo check format test test-slow test-faults ollama test-ollama bench requirements clean
+.PHONY: help setup demo check format test test-slow test-faults ollama test-ollama test-ollama-newer bench requirements clean
 
 help:
 	@echo "make demo         set everything up and do the main job: a real model, a real MLflow, a leaderboard"
@@ -20,6 +20,7 @@ help:
 	@echo "make test-faults  the whole table of faults"
 	@echo "make ollama       build a real Ollama server (needs Go, gcc, g++) with SmolLM2 and variants"
 	@echo "make test-ollama  the engine tests on that server"
+	@echo "make test-ollama-newer  the same on a newer server with a stand-in for its inference program"
 	@echo "make bench        side-by-side measurements (benchmarks/)"
 	@echo "make requirements resolve the pinned requirement files again"
 
@@ -62,6 +63,10 @@ ollama: setup
 
 test-ollama: ollama
 	$(BIN)/pytest -m ollama
+
+test-ollama-newer: ollama
+	TIPBENCH_TEST_OLLAMA_NEWER=1 $(BIN)/python -m tests.engines.ollama_server
+	TIPBENCH_TEST_OLLAMA_NEWER=1 $(BIN)/pytest -m ollama
 
 bench: setup
 	$(BIN)/python -m benchmarks.headline

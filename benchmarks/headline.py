@@ -1,35 +1,48 @@
 """The headline with three seeds, on a managed MLflow of its own. Prints a Markdown table.
 
-usage: python -m benchmarks.headline [seed …]
+usage: python -m benchmarks.headline [--ollama] [seed …]          (on a real Ollama server: `make ollama` first)
 """
 
-import sys
+import argparse
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
-from tests.headline import ORIGINAL, SALAD, SAME, WORSE, run_headline
+from tests.engines.ollama_server import run_ollama
+from tests.headline import EMBEDDED, ON_OLLAMA, run_headline
 
 from tipbench.settings import read_settings
 from tipbench.tracking.opening import open_managed_folder
 
 
 def main() -> None:
-    seeds = [int(seed) for seed in sys.argv[1:]] or [1, 2, 3]
-    with tempfile.TemporaryDirectory() as folder:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ollama", action="store_true")
+    parser.add_argument("seeds", type=int, nargs="*", default=[1, 2, 3])
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         home = Path(folder)
         server = open_managed_folder(home)
         flags = {"home": home, "mlflow_url": server.start().url, "experiment": "tip-bench-headline"}
+        if options.ollama:
+            ollama = stack.enter_context(run_ollama())
+            print(f"Ollama {ollama.get('/api/version').json()['version']}\n")
+            flags["ollama_url"] = ollama.url
         settings = read_settings(flags, folder=home)
-        names = (ORIGINAL, SAME, WORSE, SALAD)
-        print("| seed | " + " | ".join(names) + " | q8_0 − original [95 %] | winner | shuffled | minutes |")
+        ladder = ON_OLLAMA if options.ollama else EMBEDDED
+        print(
+            "| seed | "
+            + " | ".join(ladder.names)
+            + " | q8_0 − original [95 %] | winner | shuffled | minutes |"
+        )
         print("| --- " * 9 + "|")
         try:
-            for seed in seeds:
+            for seed in options.seeds:
                 begun = time.monotonic()
-                found = run_headline(settings, seed=seed)
+                found = run_headline(settings, seed=seed, ladder=ladder)
                 pair = found.same_minus_original
-                means = " | ".join(f"{found.means[name]:.2f}" for name in names)
+                means = " | ".join(f"{found.means[name]:.2f}" for name in ladder.names)
                 print(
                     f"| {seed} | {means} | {pair.difference:+.2f} [{pair.low:+.2f}, {pair.high:+.2f}] "
                     f"| {found.by_arm.winner or 'none'} | {found.shuffled.winner or 'none'} "

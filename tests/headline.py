@@ -17,14 +17,33 @@ from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 from tipbench.tracking.stamps import Stamps
 
-ORIGINAL, SAME, WORSE, SALAD = "smollm2", "smollm2-q8_0", "smollm2-prune6", "smollm2-sim2"
 CELLS = 48
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The names of the model, of its finer copy that nobody can tell apart, of a worse one, of word salad."""
+
+    original: str
+    same: str
+    worse: str
+    salad: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """From the original down."""
+        return (self.original, self.same, self.worse, self.salad)
+
+
+EMBEDDED = Ladder("smollm2", "smollm2-q8_0", "smollm2-prune6", "smollm2-sim2")
+ON_OLLAMA = Ladder("smollm2:135m", "smollm2:q8", "smollm2:prune6", "smollm2:sim2")
 
 
 @dataclass(frozen=True)
 class Headline:
     """What came out of one seed."""
 
+    ladder: Ladder
     by_model: Report
     by_arm: Report
     shuffled: Report
@@ -37,17 +56,18 @@ class Headline:
     @property
     def same_minus_original(self) -> Interval:
         """The pair that must not be told apart."""
-        pair = next(p for p in self.by_model.pairs if {p.name, p.to} == {SAME, ORIGINAL})
-        if pair.name == SAME:
+        same, original = self.ladder.same, self.ladder.original
+        pair = next(p for p in self.by_model.pairs if {p.name, p.to} == {same, original})
+        if pair.name == same:
             return pair
-        return Interval(name=SAME, to=ORIGINAL, difference=-pair.difference, low=-pair.high, high=-pair.low)
+        return Interval(name=same, to=original, difference=-pair.difference, low=-pair.high, high=-pair.low)
 
 
-def run_headline(settings: Settings, *, seed: int) -> Headline:
+def run_headline(settings: Settings, *, seed: int, ladder: Ladder = EMBEDDED) -> Headline:
     """Collects, exports, judges, applies and compares; then once more with shuffled scores."""
     settings = settings.model_copy(
         update={
-            "models": ",".join((ORIGINAL, SAME, WORSE, SALAD)),
+            "models": ",".join(ladder.names),
             "n_scenarios": 4,
             "seed": seed,
             "experiment": f"{settings.experiment}-seed-{seed}",
@@ -64,6 +84,7 @@ def run_headline(settings: Settings, *, seed: int) -> Headline:
     judge(copy, seed=seed, shuffle=True)
     with open_tracking(settings) as tracking:
         return Headline(
+            ladder=ladder,
             by_model=compare_experiment(tracking, settings.experiment, by="model"),
             by_arm=compare_experiment(tracking, settings.experiment, by="arm"),
             shuffled=compare_experiment(tracking, copy.experiment, by="arm"),

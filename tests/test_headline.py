@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.headline import CELLS, ORIGINAL, SALAD, run_headline
+from tests.headline import CELLS, EMBEDDED, run_headline
 from tipbench.settings import read_settings
 
 
@@ -18,7 +18,7 @@ def test_the_headline_puts_word_salad_last_and_names_no_winner_by_chance(
     assert sum(standing.cells for standing in found.by_arm.standings) == CELLS
     assert found.by_arm.judged == found.by_arm.candidates
     assert found.by_arm.waiting == 0
-    assert min(found.means, key=lambda model: found.means[model]) == SALAD
-    assert found.means[SALAD] < found.means[ORIGINAL]
+    assert min(found.means, key=lambda model: found.means[model]) == EMBEDDED.salad
+    assert found.means[EMBEDDED.salad] < found.means[EMBEDDED.original]
     assert found.same_minus_original.low <= 0 <= found.same_minus_original.high
     assert found.shuffled.winner is None

@@ -2,11 +2,14 @@
 
 No package registry has the server itself. Version 0.24.0 is the last one whose inference code lies in the
 same Go module, so a Go compiler with gcc and g++ is all it takes (about ten minutes of processor time).
+With TIPBENCH_TEST_OLLAMA_NEWER=1 a server is built whose inference is another program, `llama-server`; the
+tests have a stand-in for that (`llama_server.py`), so its HTTP and scheduler can be tested.
 The standard library is enough for this script; it prints the path of the server.
 """
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,7 +18,8 @@ import tempfile
 from pathlib import Path
 
 VERSION = "0.24.0"
-MODULE = f"github.com/ollama/ollama@v{VERSION}"
+NEWER_VERSION = "0.32.15"
+MODULE = "github.com/ollama/ollama"
 HEADERS_PACKAGE = "llama-cpp-python"
 HEADERS_VERSION = "0.3.36"
 HEADERS_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
@@ -25,11 +29,22 @@ HEADERS_FOLDERS = ("nlohmann", "stb", "miniaudio")
 PROCESSOR_FLAGS = {"avx": "-mavx", "avx2": "-mavx2", "fma": "-mfma", "f16c": "-mf16c", "bmi2": "-mbmi2"}
 
 
-def ollama_folder() -> Path:
-    """Where the server and what belongs to it are kept; TIPBENCH_TEST_OLLAMA names another place."""
+def is_newer() -> bool:
+    """Whether the newer server is meant."""
+    return bool(os.environ.get("TIPBENCH_TEST_OLLAMA_NEWER"))
+
+
+def store_folder() -> Path:
+    """Where the models are, the same for both servers: only the older one can import them by itself."""
     given = os.environ.get("TIPBENCH_TEST_OLLAMA")
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(given) if given else caches / "tipbench-tests" / "ollama"
+    return (Path(given) if given else caches / "tipbench-tests" / "ollama") / "models"
+
+
+def ollama_folder() -> Path:
+    """Where the server and what belongs to it are kept; TIPBENCH_TEST_OLLAMA names another place."""
+    folder = store_folder().parent
+    return folder.with_name(f"{folder.name}-newer") if is_newer() else folder
 
 
 def find_ollama() -> Path | None:
@@ -43,6 +58,42 @@ def build_ollama() -> Path:
     built = find_ollama()
     if built:
         return built
+    folder = _prepare_folder()
+    if is_newer():
+        _write_stand_in(folder)
+        _install(NEWER_VERSION, folder)
+        return folder / "bin" / "ollama"
+    # Always the same place: the compiler's cache knows it, so a build that was stopped goes on where it was.
+    headers = folder / "headers"
+    with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
+        _fetch_headers(Path(scratch), headers)
+        optimised = " ".join(["-O3", *_processor_flags()])
+        _install(
+            VERSION,
+            folder,
+            CGO_CPPFLAGS=f"-I{headers}",
+            CGO_CFLAGS=optimised,
+            CGO_CXXFLAGS=optimised,
+        )
+    return folder / "bin" / "ollama"
+
+
+def _write_stand_in(folder: Path) -> None:
+    """A `llama-server` where the newer server looks for it."""
+    engine = folder / "lib" / "ollama" / "llama-server"
+    engine.parent.mkdir(parents=True, exist_ok=True)
+    packages = next(path for path in sys.path if path.endswith("site-packages"))
+    stand_in = Path(__file__).with_name("llama_server.py")
+    # Under its own name, by which it is known in the list of processes.
+    engine.write_text(
+        f"#!/bin/bash\nexport PYTHONPATH={shlex.quote(packages)}\n"
+        f'exec -a llama-server {shlex.quote(sys.executable)} {shlex.quote(str(stand_in))} "$@"\n',
+        encoding="utf-8",
+    )
+    engine.chmod(0o755)
+
+
+def _prepare_folder() -> Path:
     missing = [tool for tool in ("go", "gcc", "g++") if shutil.which(tool) is None]
     if missing:
         sys.exit(
@@ -52,15 +103,7 @@ def build_ollama() -> Path:
         )
     folder = ollama_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    # Always the same place: the compiler's cache knows it, so a build that was stopped goes on where it was.
-    headers = folder / "headers"
-    with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
-        _fetch_headers(Path(scratch), headers)
-        print(f"building Ollama {VERSION}: about ten minutes of processor time", flush=True)
-        _install(Path(scratch), headers)
-        (folder / "bin").mkdir(exist_ok=True)
-        (Path(scratch) / "bin" / "ollama").replace(folder / "bin" / "ollama")
-    return folder / "bin" / "ollama"
+    return folder
 
 
 def _fetch_headers(scratch: Path, headers: Path) -> None:
@@ -85,20 +128,17 @@ def _fetch_headers(scratch: Path, headers: Path) -> None:
                 target.write_bytes(content.read() if content else b"")
 
 
-def _install(scratch: Path, headers: Path) -> None:
-    optimised = " ".join(["-O3", *_processor_flags()])
-    environment = {
-        **os.environ,
-        "CGO_ENABLED": "1",
-        "CGO_CPPFLAGS": f"-I{headers}",
-        "CGO_CFLAGS": optimised,
-        "CGO_CXXFLAGS": optimised,
-        "GOBIN": str(scratch / "bin"),
-    }
-    named = f"-ldflags=-s -w -X=github.com/ollama/ollama/version.Version={VERSION}"
-    code = subprocess.run(["go", "install", named, MODULE], env=environment, check=False).returncode
-    if code != 0:
-        sys.exit(f"`go install {MODULE}` ended with {code}: see above")
+def _install(version: str, folder: Path, **variables: str) -> None:
+    print(f"building Ollama {version}: about ten minutes of processor time", flush=True)
+    named = f"-ldflags=-s -w -X={MODULE}/version.Version={version}"
+    with tempfile.TemporaryDirectory(dir=folder, prefix="bin-") as place:
+        environment = {**os.environ, "CGO_ENABLED": "1", "GOBIN": place, **variables}
+        command = ["go", "install", named, f"{MODULE}@v{version}"]
+        code = subprocess.run(command, env=environment, check=False).returncode
+        if code != 0:
+            sys.exit(f"`go install` of Ollama {version} ended with {code}: see above")
+        (folder / "bin").mkdir(exist_ok=True)
+        (Path(place) / "ollama").replace(folder / "bin" / "ollama")
 
 
 def _processor_flags() -> list[str]:

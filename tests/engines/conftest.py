@@ -14,6 +14,7 @@ from tipbench.engines.machine_lock import MachineLock
 from tipbench.engines.ollama import Foreign, OllamaEngine, OllamaOptions
 from tipbench.engines.ollama_api import OllamaApi
 from tipbench.engines.ollama_loaded import OllamaModel
+from tipbench.engines.ollama_residency import clear_left_behind
 from tipbench.engines.openai_api import Access
 from tipbench.engines.openai_compatible import OpenAiEngine
 from tipbench.engines.openai_key import ApiKey
@@ -180,7 +181,9 @@ def make_ollama_engine(
     report: Callable[[str], None] = print,
 ) -> OllamaEngine:
     """The engine with 1024 tokens of context, under a lock of its own."""
-    lock = MachineLock(home / "engine.lock", holder="the tests", wait=False, report=report)
+    lock = MachineLock(
+        home / "engine.lock", holder="the tests", wait=False, report=report, clear=clear_left_behind
+    )
     options = OllamaOptions(
         context_tokens=1024, threads=1, foreign=foreign, unload_every_call=unload_every_call
     )

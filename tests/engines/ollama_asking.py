@@ -1,12 +1,11 @@
 """Asking a model on a real Ollama server, and looking at what the server has in memory."""
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
-from tests.engines.ollama_server import OllamaServer
 from tipbench.engines.ollama_loaded import OllamaModel
 from tipbench.engines.residents import find_residents
 from tipbench.records import Generation, Sampling
@@ -37,9 +36,10 @@ def ask_long(model: OllamaModel, pool: ThreadPoolExecutor) -> "Future[Generation
     return future
 
 
-def runners_of(server: OllamaServer) -> list[int]:
-    """The processes with weights that this server started, before it was killed too."""
-    return [each.process_id for each in find_residents() if _group_of(each.process_id) in server.groups]
+def runners_of(url: str) -> list[int]:
+    """The processes with weights that the server at this address started, also before it was killed."""
+    mark = f"OLLAMA_HOST={url.removeprefix('http://')}".encode()
+    return [each.process_id for each in find_residents() if mark in _variables_of(each.process_id)]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -50,8 +50,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def _group_of(process_id: int) -> int:
+def _variables_of(process_id: int) -> list[bytes]:
     try:
-        return os.getpgid(process_id)
-    except ProcessLookupError:
-        return 0
+        return Path(f"/proc/{process_id}/environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx2
 
-from tests.engines.build_ollama import build_ollama, find_ollama, ollama_folder
+from tests.engines.build_ollama import build_ollama, find_ollama, ollama_folder, store_folder
 from tests.engines.variants import make_variant, prepare_models
 from tipbench.engines.weights import KNOWN_WEIGHTS
 
@@ -41,7 +41,7 @@ class OllamaServer:
         self.environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(ollama_folder()),
-            "OLLAMA_MODELS": str(ollama_folder() / "models"),
+            "OLLAMA_MODELS": str(store_folder()),
             "OLLAMA_HOST": f"127.0.0.1:{port}",
             "OLLAMA_NO_CLOUD": "1",
             "OLLAMA_NOPRUNE": "1",

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.engines.fake_ollama import run_fake_ollama
 from tipbench.cli.models import command
 from tipbench.engines import check_size, open_engines
-from tipbench.errors import ModelRefused
+from tipbench.errors import ModelMissing, ModelRefused, Problems
+from tipbench.grid import prepare_grid
 from tipbench.records import Model
 from tipbench.settings import Settings
 
@@ -68,3 +70,34 @@ def test_the_command_says_how_to_get_a_first_model(tmp_path: Path) -> None:
 def test_fetch_with_everything_there_says_where_it_is(home: Path) -> None:
     shown = CliRunner().invoke(command, ["--home", str(home), "fetch", "smollm2"], catch_exceptions=False)
     assert "SmolLM2-135M-Instruct.Q4_1.gguf" in shown.output
+
+
+def test_a_name_leads_to_its_engine(home: Path) -> None:
+    with run_fake_ollama() as fake:
+        engines = open_engines(Settings(home=home, ollama_url=fake.url), report=print)
+        found = {
+            name: engines.find_model(name).engine for name in ("m", "ollama:M", "smollm2", "llamacpp:smollm2")
+        }
+        with pytest.raises(ModelMissing, match="'a:1b' is not on the Ollama server"):
+            engines.find_model("a:1b")
+    assert found == {
+        "m": "ollama",
+        "ollama:M": "ollama",
+        "smollm2": "llamacpp",
+        "llamacpp:smollm2": "llamacpp",
+    }
+
+
+def test_missing_models_are_named_together_or_left_out(home: Path) -> None:
+    lines: list[str] = []
+    with run_fake_ollama() as fake:
+        settings = Settings(home=home, ollama_url=fake.url, models="a:1b,smollm2,b:2b,c.gguf")
+        find = open_engines(settings, report=print).admit
+        with pytest.raises(Problems, match=r"    ollama pull a:1b\n    ollama pull b:2b\n"):
+            prepare_grid(settings, find_model=find)
+        cells = prepare_grid(settings, find_model=find, skip_missing=lines.append)
+        none_left = settings.model_copy(update={"models": "a:1b"})
+        with pytest.raises(Problems, match="ollama pull a:1b"):
+            prepare_grid(none_left, find_model=find, skip_missing=lines.append)
+    assert {cell.model.name for cell in cells} == {"smollm2"}
+    assert [line.split("'")[1] for line in lines] == ["a:1b", "b:2b", "c.gguf"]

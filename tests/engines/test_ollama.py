@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.build_ollama import is_newer
 from tests.engines.conftest import make_ollama_engine
 from tests.engines.ollama_asking import OTHER, ask, runners_of
 from tests.engines.ollama_server import SMOLLM2, OllamaServer
@@ -61,6 +62,8 @@ def test_models_in_the_cloud_are_refused(engine: OllamaEngine, name: str) -> Non
 def test_a_model_without_a_chat_template_is_refused(
     engine: OllamaEngine, free_ollama: OllamaServer, models_folder: Path
 ) -> None:
+    if is_newer():
+        pytest.skip("newer servers take the template from the weights")
     free_ollama.import_model("bare", next(models_folder.glob("SmolLM2*.gguf")), template="{{ .Prompt }}")
     with pytest.raises(ModelRefused, match="no chat template"):
         engine.find_model("bare")
@@ -85,14 +88,14 @@ def test_however_it_ends_nothing_stays_in_memory(
     try:
         with engine.load(engine.find_model(SMOLLM2)) as model:
             assert free_ollama.residents() == [SMOLLM2]
-            assert len(runners_of(free_ollama)) == 1
+            assert len(runners_of(free_ollama.url)) == 1
             assert ask(model).text
             if end:
                 raise end
     except (ValueError, KeyboardInterrupt):
         assert end
     assert free_ollama.residents() == []
-    assert runners_of(free_ollama) == []
+    assert runners_of(free_ollama.url) == []
 
 
 def test_unloading_after_every_call_leaves_nothing_between_calls(
@@ -102,7 +105,7 @@ def test_unloading_after_every_call_leaves_nothing_between_calls(
     with engine.load(engine.find_model(SMOLLM2)) as model:
         first = ask(model)
         assert free_ollama.residents() == []
-        assert runners_of(free_ollama) == []
+        assert runners_of(free_ollama.url) == []
         assert ask(model).text == first.text
 
 

@@ -21,8 +21,8 @@ from tests.small_pack import write_small_pack
 from tipbench.engines.machine_lock import MachineLock
 from tipbench.engines.ollama import OllamaEngine, OllamaOptions
 from tipbench.engines.ollama_api import OllamaApi
+from tipbench.engines.ollama_residency import clear_left_behind
 from tipbench.engines.ollama_serve import start_ollama_serve
-from tipbench.engines.residents import find_residents
 from tipbench.errors import EngineBusy, EngineUnavailable, ModelMissing
 
 pytestmark = pytest.mark.ollama
@@ -69,7 +69,7 @@ def test_a_killed_runner_stops_the_run_and_the_next_one_works(
     found = engine.find_model(SMOLLM2)
     with ThreadPoolExecutor(1) as pool, engine.load(found) as model:
         answer = ask_long(model, pool)
-        (runner,) = runners_of(free_ollama)
+        (runner,) = runners_of(free_ollama.url)
         os.kill(runner, signal.SIGKILL)
         with pytest.raises(EngineUnavailable, match=repr(SMOLLM2)) as caught:
             answer.result()
@@ -90,7 +90,7 @@ def test_a_server_that_ends_in_the_middle_leaves_no_weights_behind(
         mortal_ollama.stop(how)
         with pytest.raises(EngineUnavailable, match="Ollama"):
             answer.result()
-    assert runners_of(mortal_ollama) == []
+    assert runners_of(mortal_ollama.url) == []
     mortal_ollama.start()
     with engine.load(found) as model:
         assert ask(model).text
@@ -106,9 +106,9 @@ def test_a_server_restarted_between_two_cells_is_no_reason_to_stop(
         mortal_ollama.stop(signal.SIGKILL)
         mortal_ollama.start()
         assert ask(model).text == first
-        assert len(runners_of(mortal_ollama)) == 1
+        assert len(runners_of(mortal_ollama.url)) == 1
     assert any("the server was restarted" in line for line in lines)
-    assert runners_of(mortal_ollama) == []
+    assert runners_of(mortal_ollama.url) == []
 
 
 def test_a_killed_command_keeps_the_lock_until_its_model_is_unloaded(
@@ -124,28 +124,26 @@ def test_a_killed_command_keeps_the_lock_until_its_model_is_unloaded(
     engine = _patient_engine(free_ollama, tmp_path)
     with engine.load(engine.find_model(OTHER)):
         assert free_ollama.residents() == [OTHER]
-        assert len(runners_of(free_ollama)) == 1
+        assert len(runners_of(free_ollama.url)) == 1
 
 
 def test_a_server_of_our_own_is_gone_when_we_are_killed(free_ollama: OllamaServer, tmp_path: Path) -> None:
-    before = _all_runners()
     with _start_user("own", tmp_path, free_ollama) as (user, url):
-        assert len(_all_runners() - before) == 1
+        assert len(runners_of(url)) == 1
         user.kill()
         user.wait()
-    wait_until(lambda: _all_runners() == before)
+    wait_until(lambda: runners_of(url) == [])
     wait_until(lambda: make_ollama_engine(url, tmp_path).list_models() == [])
 
 
 def test_a_server_of_our_own_holds_one_model_at_a_time(free_ollama: OllamaServer, tmp_path: Path) -> None:
-    before = _all_runners()
     with start_ollama_serve(_environment_of(free_ollama)) as url:
         engine = make_ollama_engine(url, tmp_path)
         with engine.load(engine.find_model(SMOLLM2)) as model:
             assert ask(model).text
             httpx2.post(f"{url}/api/generate", json={"model": OTHER}, timeout=120, trust_env=False)
-            assert len(_all_runners() - before) == 1
-    assert _all_runners() == before
+            assert len(runners_of(url)) == 1
+    assert runners_of(url) == []
     assert engine.list_models() == []
 
 
@@ -179,13 +177,11 @@ def test_collect_fills_its_cells_on_a_real_server(
     assert again[-1]["collected"] == 0
 
 
-def _all_runners() -> set[int]:
-    return {each.process_id for each in find_residents()}
-
-
 def _patient_engine(free_ollama: OllamaServer, home: Path) -> OllamaEngine:
     """The engine, waiting for its lock."""
-    lock = MachineLock(home / "engine.lock", holder="the tests", wait=True, report=print)
+    lock = MachineLock(
+        home / "engine.lock", holder="the tests", wait=True, report=print, clear=clear_left_behind
+    )
     return OllamaEngine(OllamaApi(free_ollama.url), lock=lock, options=OllamaOptions(), report=print)
 
 

@@ -1,5 +1,7 @@
 """Whatever is edited by hand in MLflow: `compare` and `judge status` say what they say with --fresh."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from tests.official import MlflowClient
 from tipbench.cli.session import make_stamps
 from tipbench.judging.phase import Judging
 from tipbench.tracking import Experiment, Run, Tracking
+from tipbench.tracking.searching import OVERLAP_MS
 
 
 @pytest.fixture
@@ -63,6 +66,13 @@ def delete_cell(client: MlflowClient, cell: Run, _: Run) -> None:
     client.delete_run(cell.run_id)
 
 
+def forget_overlap(home: Path) -> None:
+    """As if everything so far had been written long before the last read: nothing is asked for again."""
+    for path in (home / "cache").glob("*.db"):
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("UPDATE cursor SET ms = ms + ?", (OVERLAP_MS,))
+
+
 EDITS = (
     edit_verdict,
     delete_verdict,
@@ -85,6 +95,7 @@ def test_after_every_edit_by_hand_compare_and_status_say_what_they_say_fresh(
     client = MlflowClient(tracking_uri=tracking.url)
     board = cli("compare", "--experiment", judged, "--json").json()
     for edit in EDITS:
+        forget_overlap(cli.home)
         edit(client, cells[EDITS.index(edit) % len(cells)], sitting)
         compared = cli("compare", "--experiment", judged, "--json").json()
         status = cli("judge", "status", "--experiment", judged, "--json").json()

@@ -8,7 +8,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from tipbench.cli.session import Session, mlflow_options, open_session
+from tipbench.errors import NewerSchema, Problems, TipbenchError, TrackingUnavailable
 from tipbench.judging.repair import Change, Repaired, repair_experiment
+from tipbench.tracking.runs import Experiment
 
 
 @click.command(name="repair")
@@ -25,19 +27,33 @@ def command(*, experiment: str | None, dry_run: bool, as_json: bool, **flags: ob
         tracking = session.tracking
         found = [tracking.find_experiment(experiment)] if experiment else tracking.list_experiments()
         done: list[Repaired] = []
+        problems: list[TipbenchError] = []
         for each in found:
-            repaired = repair_experiment(
-                tracking,
-                each,
-                locks=session.settings.home / "locks",
-                now_ms=session.stamps.now_ms(),
-                dry_run=dry_run,
-            )
+            try:
+                repaired = _repair(session, each, dry_run=dry_run)
+            except (TrackingUnavailable, NewerSchema):
+                raise
+            except TipbenchError as error:
+                # One broken experiment keeps no other from being repaired.
+                problems.append(TipbenchError(f"{each.name}: {error.message}", hint=error.hint))
+                continue
             done.append(repaired)
             if not as_json:
                 _print_repaired(session, repaired, dry_run=dry_run)
         if as_json:
             click.echo(json.dumps([asdict(repaired) for repaired in done], indent=1))
+    if problems:
+        raise Problems(problems)
+
+
+def _repair(session: Session, experiment: Experiment, *, dry_run: bool) -> Repaired:
+    return repair_experiment(
+        session.tracking,
+        experiment,
+        locks=session.settings.home / "locks",
+        now_ms=session.stamps.now_ms(),
+        dry_run=dry_run,
+    )
 
 
 def _print_repaired(session: Session, repaired: Repaired, *, dry_run: bool) -> None:

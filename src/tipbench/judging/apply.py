@@ -93,10 +93,9 @@ def close_expired(backlog: Backlog, registrar: Registrar) -> list[str]:
 def close_all(sittings: Iterable[StoredSitting], backlog: Backlog, registrar: Registrar) -> list[str]:
     """Closes those that are not closed: complete blocks count, the rest goes back. Returns the tokens."""
     closed: list[str] = []
-    cells = {cell.run.run_id: cell for cell in read_cells(backlog.runs)}
-    for sitting in sittings:
-        if sitting.state != "open":
-            continue
+    still_open = [sitting for sitting in sittings if sitting.state == "open"]
+    cells = {cell.run.run_id: cell for cell in read_cells(backlog.runs)} if still_open else {}
+    for sitting in still_open:
         close_sitting(
             sitting,
             key=_without_deleted(backlog.key_of(sitting), cells),

@@ -138,7 +138,9 @@ class Rest:
             ),
             what=f"{method} {path.partition('?')[0]}",
         )
-        self._server_ms = _read_date(response) or self._server_ms
+        if date := _read_date(response):
+            # The header counts whole seconds; of two writes within one the later must look later.
+            self._server_ms = max(date, self._server_ms + 1)
         check_answer(response, url=self.url)
         return response
 

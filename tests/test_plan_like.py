@@ -1,0 +1,47 @@
+"""The plan of an experiment that is like an earlier one, on the real store."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Cli
+from tests.small_pack import PROMPT, write_small_pack
+from tests.text_judge import judge_file
+from tipbench.ranking.compare import read_cell_variance
+from tipbench.stats import Design, smallest_difference
+from tipbench.tracking import Tracking
+
+
+@pytest.fixture
+def judged(cli: Cli, tmp_path: Path, experiment_name: str) -> str:
+    """An experiment of two arms and two scenarios with every candidate judged."""
+    pack = write_small_pack(tmp_path / "pack")
+    (pack / "prompts" / "v2.md").write_text(PROMPT + "Be brief.\n", encoding="utf-8")
+    asked = ("--models", "smollm2", "--prompts", "v1,v2", "--n-tips", "2", "--pack", str(pack))
+    cli.ok("collect", *asked, "--experiment", experiment_name)
+    cli.ok("judge", "--experiment", experiment_name, "--export", "sheet.json")
+    judge_file(Path("sheet.json"))
+    cli.ok("judge", "--apply", "sheet.json")
+    return experiment_name
+
+
+def test_the_variance_is_taken_from_the_earlier_experiment(cli: Cli, judged: str, tracking: Tracking) -> None:
+    design = ("plan", "--models", "a,b", "--prompts", "p,q", "--scenarios", "20")
+    seen = read_cell_variance(tracking, judged)
+    assert seen.per_cell == 2.0
+    output = cli.ok(*design, "--like", judged).out
+    lead = smallest_difference(Design(4, 20, 2), variance=seen.variance)
+    assert f" 160 {lead:.2f} " in " ".join(output.split())
+    assert f"that of the earlier experiment: {seen.variance:.2f} with 2 verdicts a cell" in output
+    assert "the usual one" in cli.ok(*design).out
+
+
+def test_an_experiment_without_verdicts_is_refused(cli: Cli, collected: str) -> None:
+    outcome = cli("plan", "--like", collected)
+    assert outcome.code == 2
+    assert "does not say yet how much its cells vary" in outcome.err
+    assert "usual variance" in outcome.err
+
+
+def test_an_experiment_that_is_not_there_is_refused(cli: Cli) -> None:
+    assert cli("plan", "--like", "never-made").code == 2
