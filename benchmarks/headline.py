@@ -1,6 +1,6 @@
 """The headline with three seeds, on a managed MLflow of its own. Prints a Markdown table.
 
-usage: python -m benchmarks.headline [--ollama] [seed …]          (on a real Ollama server: `make ollama` first)
+usage: python -m benchmarks.headline [--ollama] [seed …]      (the flag needs `make ollama`)
 """
 
 import argparse
