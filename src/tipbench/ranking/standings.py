@@ -95,7 +95,7 @@ class _Group:
 def make_report(evidence: Evidence, *, experiment: str, rubric: Rubric, by: By = "arm") -> Report:
     """The leaderboard of an experiment whose contents were checked."""
     compared, left_out = _crossed(evidence.cells, by)
-    board = leaderboard(_scores(evidence, compared, rubric, by))
+    board = leaderboard(make_scores(evidence, compared, rubric, by))
     groups = _group(evidence, by)
     answered = sum(cell.answered_count for cell in evidence.cells)
     waiting, waiting_for_auto = evidence.count_waiting()
@@ -140,7 +140,8 @@ def _crossed(cells: Sequence[StoredCell], by: By) -> tuple[Sequence[StoredCell],
     return [cell for cell in cells if NAME_OF[other](cell.facts) in common], remarks
 
 
-def _scores(evidence: Evidence, cells: Iterable[StoredCell], rubric: Rubric, by: By) -> list[Score]:
+def make_scores(evidence: Evidence, cells: Iterable[StoredCell], rubric: Rubric, by: By) -> list[Score]:
+    """What the statistics read of these cells: every slot, judged or not."""
     judged = evidence.lazy_by_cell()
     scores: list[Score] = []
     for cell in cells:

@@ -5,7 +5,16 @@ from tipbench.stats.batches import Next, next_batch
 from tipbench.stats.board import Leaderboard, Pair, Ranks, leaderboard
 from tipbench.stats.gating import Decision, Rule, Terms, examine_gate, gate
 from tipbench.stats.posterior import p_best
-from tipbench.stats.power import Design, scenarios_needed, smallest_difference, usual_variance
+from tipbench.stats.power import (
+    AutoJudge,
+    CellVariance,
+    Design,
+    cell_variance,
+    scenarios_needed,
+    seeing_chance,
+    smallest_difference,
+    usual_variance,
+)
 from tipbench.stats.scores import BadScores, Score, ScoreLike
 from tipbench.stats.sittings import Drift, drift, fit_repeat_sd
 from tipbench.stats.spotting import Spot, spot_checks
@@ -13,7 +22,9 @@ from tipbench.stats.spotting import Spot, spot_checks
 __all__ = [
     "Agreement",
     "Alpha",
+    "AutoJudge",
     "BadScores",
+    "CellVariance",
     "Decision",
     "Delta",
     "Design",
@@ -29,6 +40,7 @@ __all__ = [
     "Terms",
     "ac1",
     "agreement",
+    "cell_variance",
     "delta",
     "drift",
     "examine_gate",
@@ -39,6 +51,7 @@ __all__ = [
     "next_batch",
     "p_best",
     "scenarios_needed",
+    "seeing_chance",
     "smallest_difference",
     "spot_checks",
     "usual_variance",
