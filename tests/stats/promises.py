@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 from tests.stats.bars import Methods, Seen, share
 from tests.stats.simulator import Setting, run_campaign
 from tipbench.stats import (
+    AutoJudge,
     Design,
     Terms,
+    cell_variance,
     examine_gate,
     krippendorff_alpha,
     seeing_chance,
@@ -22,13 +24,16 @@ from tipbench.stats import (
 GROSS = 0.13
 """Share of candidates that the auto judge gets most wrong."""
 LATER_SCENARIOS = 300
+EARLIER = 40_000_000
+"""Seeds of earlier experiments."""
 JUDGES = 20
 
 
-def power(design: Design, *, both: bool) -> Callable[..., Seen]:
+def power(design: Design, *, both: bool, like: bool = False) -> Callable[..., Seen]:
     """How often the gate promotes the better arm, less what the plan promises for that lead.
 
     One arm leads the champion by what the plan says is seen with 80 %; all others are as good as he is.
+    `like` takes the variance from an earlier experiment with one verdict a cell.
     """
     asked = smallest_difference(design) if both else smallest_difference(design, auto=None)
     effects = (asked, *(0.0,) * (design.arms - 1))
@@ -43,12 +48,22 @@ def power(design: Design, *, both: bool) -> Callable[..., Seen]:
             best = int(np.argmax(truth))
             champion = (best + 1) % design.arms
             lead = float(truth[best] - truth[champion])
-            promised = seeing_chance(design, lead) if both else seeing_chance(design, lead, auto=None)
+            earlier = _earlier_variance(design, seed) if like else None
+            auto = AutoJudge() if both else None
+            promised = seeing_chance(design, lead, variance=earlier, auto=auto)
             decision = examine_gate(campaign.records(), champion, terms=terms)
             gaps.append((decision.promoted == best) - promised)
         return share(gaps)
 
     return measure
+
+
+def _earlier_variance(design: Design, seed: int) -> float:
+    setting = Setting(scenarios=design.scenarios)
+    earlier = run_campaign(setting, verdicts=12 * design.scenarios, seed=seed + EARLIER)
+    found = cell_variance(earlier.records())
+    assert found is not None
+    return found.at(design.per_cell)
 
 
 def usual_variance_fits(per_cell: int) -> Callable[..., Seen]:

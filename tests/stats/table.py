@@ -139,6 +139,15 @@ def _promise_bars() -> list[Bar]:
         ),
         *(
             Bar(
+                f"promoted − promised by the plan --like, both tiers, {sizes[design]}",
+                power(design, both=True, like=True),
+                low=-0.04,
+                high=0.04,
+            )
+            for design in designs[:2]
+        ),
+        *(
+            Bar(
                 f"variance of a cell ÷ the plan's, {depth} a cell",
                 usual_variance_fits(depth),
                 low=0.9,
