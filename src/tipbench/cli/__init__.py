@@ -11,6 +11,8 @@ COMMANDS = {
     "demo": "Everything once, on this machine: a real model, a real MLflow, a leaderboard.",
     "collect": "Generate every missing cell of models × prompts × scenarios.",
     "judge": "Hand out what waits for a judge, and take the verdicts in.",
+    "judges": "Every sitting with its drift, and how far the judges agree.",
+    "sitting": "Accept or refuse a closed sitting.",
     "compare": "The leaderboard: who wins, and how sure we are.",
     "plan": "What a design can see before anything is generated.",
     "models": "List models on every engine; fetch weights.",

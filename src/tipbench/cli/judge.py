@@ -68,10 +68,12 @@ def command(
     with open_session(given, for_machines=as_json) as session:
         if export is not None:
             request = Request(session.settings.judged_by, judge_kind=judge_kind, blocks=blocks)
-            handout = _judging(session).hand_out(export, request, experiment=session.settings.experiment)
+            handout = open_judging(session).hand_out(export, request, experiment=session.settings.experiment)
             _print_export(session, export, handout, as_json=as_json)
         elif apply is not None:
-            taken = _judging(session).take_in(apply, experiment=experiment, judged_by=judged_by, close=close)
+            taken = open_judging(session).take_in(
+                apply, experiment=experiment, judged_by=judged_by, close=close
+            )
             _print_apply(session, taken, as_json=as_json)
 
 
@@ -83,7 +85,7 @@ def command(
 def status(*, as_json: bool, fresh: bool, **flags: object) -> None:
     """Where judging stands: judged, waiting, and who has what."""
     with open_session(flags, for_machines=as_json) as session:
-        found = _judging(session).status(experiment=session.settings.experiment, fresh=fresh)
+        found = open_judging(session).status(experiment=session.settings.experiment, fresh=fresh)
         if as_json:
             click.echo(found.model_dump_json(indent=1))
         else:
@@ -98,7 +100,7 @@ def close_judging(*, reason: str, **flags: object) -> None:
     """End judging of an experiment: what is not judged stays so."""
     with open_session(flags) as session:
         name = session.settings.experiment
-        _judging(session).end(_check_reason(reason), experiment=name)
+        open_judging(session).end(check_reason(reason), experiment=name)
         session.say.print(f"judging of {name!r} is closed: {reason}", markup=False)
 
 
@@ -110,7 +112,7 @@ def reopen_judging(*, reason: str, **flags: object) -> None:
     """Open judging of an experiment again."""
     with open_session(flags) as session:
         name = session.settings.experiment
-        _judging(session).reopen(_check_reason(reason), experiment=name)
+        open_judging(session).reopen(check_reason(reason), experiment=name)
         session.say.print(f"judging of {name!r} is open again: {reason}", markup=False)
 
 
@@ -121,17 +123,23 @@ def reopen_judging(*, reason: str, **flags: object) -> None:
 def release_sitting(*, sitting: str, **flags: object) -> None:
     """Take SITTING back from its judge (a lost file): complete blocks count, the rest waits again."""
     with open_session(flags) as session:
-        state = _judging(session).release(sitting, experiment=session.settings.experiment)
+        state = open_judging(session).release(sitting, experiment=session.settings.experiment)
         session.say.print(f"sitting {sitting} is {state}", markup=False)
 
 
-def _check_reason(reason: str) -> str:
+def check_reason(reason: str) -> str:
+    """A reason that can be stored.
+
+    Raises:
+        UsageError: it is empty or too long.
+    """
     if not reason.strip() or len(reason) > 2_000:
         raise UsageError("the reason must have 1 to 2,000 characters", hint="Say it in a sentence.")
     return reason.strip()
 
 
-def _judging(session: Session) -> Judging:
+def open_judging(session: Session) -> Judging:
+    """The judge phase as this command sees it."""
     return Judging(session.tracking, session.stamps, session.settings.home / "locks")
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tipbench.errors import UsageError
 from tipbench.judging.anchors import REST_SITTINGS
 from tipbench.judging.blocks import Member
 from tipbench.judging.sheet import Desk
@@ -25,6 +26,18 @@ class Backlog:
     read_artifact: Callable[[Run, str], str]
     now_ms: int
     _packs: dict[str, Pack] = field(default_factory=dict[str, Pack])
+
+    def check_open(self, experiment: str) -> None:
+        """Nothing is handed out after judging was ended.
+
+        Raises:
+            UsageError: it was; with the reason.
+        """
+        if self.evidence.judging_closed:
+            raise UsageError(
+                f"judging of {experiment!r} was closed: {self.evidence.close_reason}",
+                hint=f"Open it again: tipbench judge reopen --experiment {experiment!r} --reason …",
+            )
 
     def pack_of(self, pack_hash: str) -> Pack:
         """The stored pack with this hash, read once."""

@@ -11,7 +11,6 @@ from tipbench.errors import TipbenchError, UsageError
 from tipbench.judging.backlog import Backlog, make_desk
 from tipbench.judging.closing import Registrar
 from tipbench.judging.handout import (
-    LEASE_MS,
     Request,
     draw_sections,
     lonely_arms,
@@ -23,6 +22,7 @@ from tipbench.judging.sheet import Section, Sheet, Sitting, sheet_rubric, sheet_
 from tipbench.tracking.contents import check_contents
 from tipbench.tracking.evidence import Evidence
 from tipbench.tracking.runs import Experiment
+from tipbench.tracking.sittings import LEASE_MS
 
 
 @dataclass(frozen=True)

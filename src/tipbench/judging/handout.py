@@ -1,6 +1,6 @@
 """Hand-out: blocks are drawn, made into blind sittings, and leased before anybody sees them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -12,10 +12,8 @@ from tipbench.judging.closing import Registrar
 from tipbench.judging.sheet import Desk, Sitting, build_sitting
 from tipbench.records import LAZY_KINDS, content_hash
 from tipbench.tracking.cells import StoredCell
-from tipbench.tracking.sittings import SittingFacts, sitting_write
+from tipbench.tracking.sittings import LEASE_MS, LIVE_LEASE_MS, SittingFacts, sitting_write
 from tipbench.tracking.stamps import Stamps
-
-LEASE_MS = 14 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True)
@@ -25,6 +23,7 @@ class Request:
     judged_by: str
     judge_kind: str | None = None
     blocks: int | None = None
+    live: bool = False
 
 
 def draw_sections(backlog: Backlog, request: Request, *, rng: Random) -> list[list[Block]]:
@@ -75,7 +74,12 @@ def lonely_arms(sections: Sequence[Sequence[Block]], cells: Sequence[StoredCell]
 
 
 def store_sittings(
-    sittings: Sequence[Sitting], *, request: Request, cell: StoredCell, registrar: Registrar
+    sittings: Sequence[Sitting],
+    *,
+    request: Request,
+    cell: StoredCell,
+    registrar: Registrar,
+    files: Mapping[str, str] | None = None,
 ) -> None:
     """Makes the lease: the items are with this judge. Nothing may be handed out before it stands.
 
@@ -93,12 +97,19 @@ def store_sittings(
             pack_hash=cell.facts.pack_hash,
             drawn="block",
             order_seed=sitting.order_seed,
-            expires_ms=write.start_time + LEASE_MS,
+            expires_ms=write.start_time + (LIVE_LEASE_MS if request.live else LEASE_MS),
+            live=request.live,
             items=len(sitting.items),
             anchors=len(sitting.anchors),
             blocks=sitting.blocks,
         )
-        registrar.tracking.submit(sitting_write(facts, sitting.key, judged_by=request.judged_by, write=write))
+        ready = sitting_write(facts, sitting.key, judged_by=request.judged_by, write=write)
+        if request.live:
+            # Who opens a live sitting has it; a sheet belongs to whoever answers first.
+            ready = ready.model_copy(update={"params": {"judged_by": request.judged_by}})
+        registrar.tracking.submit(
+            ready.model_copy(update={"artifacts": {**ready.artifacts, **(files or {})}})
+        )
     report = registrar.tracking.flush()
     if report.left_in_journal or report.refused:
         raise TrackingUnavailable(
