@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tipbench.inert import cell_for_csv, make_inert_line
 from tipbench.ranking.standings import Report, Standing
 
 
@@ -35,22 +36,28 @@ def format_csv(report: Report) -> str:
     parts = list(dict.fromkeys(part for standing in report.standings for part in standing.parts))
     flags = list(dict.fromkeys(flag for standing in report.standings for flag in standing.computed))
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        [report.by, "place", "tied_for_first", "verdicts", "failures_drawn", "composite"]
-        + ["compared_with", "difference", "low", "high", *parts, "cells", "candidates", "answered"]
-        + [f"computed_{flag}" for flag in flags]
-        + ["diversity", "latency_seconds", "tokens_per_second"]
-    )
+    first = (report.by, "place", "tied_for_first", "verdicts", "failures_drawn", "composite")
+    pair_of = ("compared_with", "difference", "low", "high")
+    computed = (f"computed_{flag}" for flag in flags)
+    last = ("diversity", "latency_seconds", "tokens_per_second")
+    names = (*first, *pair_of, *parts, "cells", "candidates", "answered", *computed, *last)
+    writer.writerow(map(cell_for_csv, names))
     for line in report.standings:
         against = line.against_best
         pair = ["", "", "", ""]
         if against is not None:
             pair = [
-                _inert(against.to),
+                cell_for_csv(against.to),
                 *(f"{x:.4f}" for x in (against.difference, against.low, against.high)),
             ]
         writer.writerow(
-            [_inert(line.name), line.place or "", line.tied_for_first, line.verdicts, line.failures_drawn]
+            [
+                cell_for_csv(line.name),
+                line.place or "",
+                line.tied_for_first,
+                line.verdicts,
+                line.failures_drawn,
+            ]
             + [_number(line.composite, ".4f"), *pair, *(_number(line.parts.get(p), ".4f") for p in parts)]
             + [line.cells, line.candidates, line.answered]
             + [_number(line.computed.get(flag), ".4f") for flag in flags]
@@ -66,7 +73,7 @@ def _standings_table(report: Report, ranked: list[Standing]) -> Table:
         place = "tied 1" if line.tied_for_first and report.winner is None else str(line.place)
         table.add_row(
             "WINNER" if line.name == report.winner else place,
-            escape(line.name) + ("" if line.pinned else " (unpinned)"),
+            escape(make_inert_line(line.name)) + ("" if line.pinned else " (unpinned)"),
             str(line.verdicts),
             str(line.failures_drawn),
             _number(line.composite, ".2f"),
@@ -79,7 +86,9 @@ def _parts_table(report: Report, ranked: list[Standing]) -> Table:
     parts = list(dict.fromkeys(part for standing in ranked for part in standing.parts))
     table = _table(report, "Parts of the composite, mean over judged candidates", (report.by,), parts)
     for line in ranked:
-        table.add_row(escape(line.name), *(_number(line.parts.get(part), ".2f") for part in parts))
+        table.add_row(
+            escape(make_inert_line(line.name)), *(_number(line.parts.get(part), ".2f") for part in parts)
+        )
     return table
 
 
@@ -89,7 +98,7 @@ def _before_verdicts_table(report: Report) -> Table:
     table = _table(report, "Before any verdict", (report.by,), numbers)
     for line in report.standings:
         table.add_row(
-            escape(line.name),
+            escape(make_inert_line(line.name)),
             str(line.cells),
             f"{line.answered}/{line.candidates}",
             *(_share(line.computed.get(flag)) for flag in flags),
@@ -144,7 +153,3 @@ def _number(value: float | None, form: str) -> str:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.0%}"
-
-
-def _inert(text: str) -> str:
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
