@@ -122,7 +122,10 @@ def supersede_one(backlog: Backlog, registrar: Registrar) -> bool:
     untouched = [
         sitting
         for sitting in backlog.evidence.sittings
-        if sitting.is_open(backlog.now_ms) and not sitting.submissions and not sitting.facts.live
+        if sitting.is_open(backlog.now_ms)
+        and sitting.facts.drawn == "block"
+        and not sitting.submissions
+        and not sitting.facts.live
     ]
     return any(supersede(sitting, registrar) for sitting in untouched)
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 
+from tipbench.inert import make_inert_line
 from tipbench.judging.judges import JudgeSitting
 from tipbench.tracking.sittings import StoredDrift
 
@@ -34,7 +35,9 @@ def draw_drift(sittings: Sequence[JudgeSitting]) -> str | None:
         parts.append(
             f'<circle cx="{WIDTH - RIGHT + 16}" cy="{y}" r="4" fill="{COLOURS[row % len(COLOURS)]}"/>'
         )
-        parts.append(f'<text x="{WIDTH - RIGHT + 26}" y="{y + 4}">{escape(judge[:24])}</text>')
+        parts.append(
+            f'<text x="{WIDTH - RIGHT + 26}" y="{y + 4}">{escape(make_inert_line(judge, limit=24))}</text>'
+        )
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
@@ -72,7 +75,8 @@ def _dot(x: float, each: JudgeSitting, drift: StoredDrift, *, colour: str, reach
     low, high = (_y(drift.offset + side * ALARM_SES * drift.se, reach) for side in (-1, 1))
     refused = each.line.state == "refused"
     fill = "#ffffff" if refused else colour
-    title = escape(f"{each.line.sitting}, {each.experiment}: {drift.offset:+.2f}, {each.line.state}")
+    where = make_inert_line(f"{each.line.sitting}, {each.experiment}")
+    title = escape(f"{where}: {drift.offset:+.2f}, {each.line.state}")
     return [
         f'<line x1="{x:.1f}" y1="{low:.1f}" x2="{x:.1f}" y2="{high:.1f}" stroke="{colour}"/>',
         f'<circle cx="{x:.1f}" cy="{_y(drift.offset, reach):.1f}" r="5" fill="{fill}" stroke="{colour}">'

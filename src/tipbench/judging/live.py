@@ -12,6 +12,7 @@ from tipbench.judging.closing import Registrar, read_answers
 from tipbench.judging.handout import Request, draw_sections, make_sittings, seed_source, store_sittings
 from tipbench.judging.phase import Judging, find_sitting
 from tipbench.judging.sheet import Section, SheetItem, SheetRubric, sheet_rubric
+from tipbench.judging.status import sitting_line
 from tipbench.judging.submissions import store_submission
 from tipbench.tracking.cells import read_cells
 from tipbench.tracking.contents import check_contents
@@ -22,7 +23,7 @@ SECTION_FILE = "section.json"
 
 @dataclass(frozen=True)
 class LiveSitting:
-    """A sitting as its judge sees it; `state` is `open` until it is closed."""
+    """A sitting as its judge sees it; `state` is `open` as long as answers are taken."""
 
     experiment: str
     token: str
@@ -51,17 +52,23 @@ class LiveJudging:
 
         Raises:
             UsageError: judging of the experiment was closed.
+            JudgedEnough: more verdicts would change nothing.
             MixedContents: one name stands for several contents: judging would mix them.
         """
         with self.judging.locked(experiment) as registrar:
             backlog = self.judging.read_tidy(registrar)
             backlog.check_open(experiment)
-            mine = _open_sitting_of(request.judged_by, backlog)
+            mine = _open_sitting_of(request, backlog)
             if mine is not None:
-                return _view(mine, backlog, registrar)
+                found = _view(mine, backlog, registrar)
+                if found.waiting:
+                    return found
+                # Its judge was killed between the last answer and the close.
+                self._close(found.token, registrar)
+                backlog = self.judging.read(registrar)
             check_contents(backlog.evidence.cells, experiment=experiment)
             token = _start(request, backlog, registrar)
-            if token is None and supersede_one(backlog, registrar):
+            if token is None and request.drawn == "block" and supersede_one(backlog, registrar):
                 backlog = self.judging.read(registrar)
                 token = _start(request, backlog, registrar)
             if token is None:
@@ -79,8 +86,12 @@ class LiveJudging:
         backlog = self.judging.read(registrar)
         return _view(find_sitting(token, backlog, registrar), backlog, registrar)
 
-    def submit(self, token: str, answers: Mapping[str, Answer], *, experiment: str) -> LiveSitting:
+    def submit(
+        self, token: str, answers: Mapping[str, Answer], *, experiment: str, keep_open: bool = False
+    ) -> LiveSitting:
         """Stores answers, new ones and changed ones. The sitting closes when every item has one.
+
+        `keep_open` leaves the close to the judge, who may still change the last answer.
 
         Raises:
             SheetError: an answer does not fit the rubric or the sitting; nothing was stored.
@@ -108,7 +119,7 @@ class LiveJudging:
                     cells={cell.run.run_id: cell for cell in read_cells(backlog.runs)},
                     registrar=registrar,
                 )
-            if all(item.id in merged for item in key.items):
+            if not keep_open and all(item.id in merged for item in key.items):
                 return self._close(token, registrar)
             backlog = self.judging.read(registrar)
             return _view(find_sitting(token, backlog, registrar), backlog, registrar)
@@ -131,11 +142,14 @@ class LiveJudging:
         return _view(find_sitting(token, backlog, registrar), backlog, registrar)
 
 
-def _open_sitting_of(judged_by: str, backlog: Backlog) -> StoredSitting | None:
+def _open_sitting_of(request: Request, backlog: Backlog) -> StoredSitting | None:
     mine = [
         sitting
         for sitting in backlog.evidence.sittings
-        if sitting.facts.live and sitting.judged_by == judged_by and sitting.is_open(backlog.now_ms)
+        if sitting.facts.live
+        and sitting.facts.drawn == request.drawn
+        and sitting.judged_by == request.judged_by
+        and sitting.is_open(backlog.now_ms)
     ]
     return mine[-1] if mine else None
 
@@ -177,7 +191,7 @@ def _view(sitting: StoredSitting, backlog: Backlog, registrar: Registrar) -> Liv
         experiment=registrar.experiment.name,
         token=sitting.facts.token,
         judged_by=sitting.judged_by,
-        state="open" if sitting.is_open(backlog.now_ms) else sitting.state,
+        state=sitting_line(sitting, backlog.now_ms).state,
         section=Section.model_validate_json(text),
         rubric=sheet_rubric(backlog.pack_of(sitting.facts.pack_hash).rubric),
         answers=read_answers(sitting, sitting.submissions, registrar),

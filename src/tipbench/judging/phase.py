@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tipbench.errors import SheetError, UsageError
@@ -22,7 +22,7 @@ from tipbench.judging.export import Handout, check_target, export_sheet, finish_
 from tipbench.judging.handout import Request
 from tipbench.judging.judges import Bench, JudgesReport, read_judges
 from tipbench.judging.status import Status, read_status
-from tipbench.records import Rubric
+from tipbench.records import Pack, Rubric
 from tipbench.tracking import Tracking
 from tipbench.tracking.cells import StoredCell
 from tipbench.tracking.locks import hold_lock
@@ -53,6 +53,7 @@ class Judging:
     tracking: Tracking
     stamps: Stamps
     locks: Path
+    packs: dict[str, Pack] = field(default_factory=dict[str, Pack], repr=False)
 
     def hand_out(self, path: Path, request: Request, *, experiment: str) -> Handout | None:
         """The sheet written to the file; None when nothing waits.
@@ -178,15 +179,18 @@ class Judging:
 
     def read(self, registrar: Registrar, *, fresh: bool = False) -> Backlog:
         """What the store holds."""
-        return read_backlog(self.tracking, registrar.experiment, now_ms=self.stamps.now_ms(), fresh=fresh)
+        return read_backlog(
+            self.tracking, registrar.experiment, now_ms=self.stamps.now_ms(), packs=self.packs, fresh=fresh
+        )
 
     def read_tidy(self, registrar: Registrar) -> Backlog:
-        """What the store holds, after everything that ran out was closed."""
+        """What the store holds, after everything that ran out was closed and the views follow."""
         self.tracking.deliver_left_over()
         backlog = self.read(registrar)
         if close_expired(backlog, registrar):
             backlog = self.read(registrar, fresh=True)
-            refresh_views(backlog, registrar)
+        # Also when nothing ran out: whoever closed the last sitting may have been killed before this.
+        refresh_views(backlog, registrar)
         return backlog
 
 

@@ -68,7 +68,7 @@ def sitting_line(sitting: StoredSitting, now_ms: int) -> SittingLine:
         state = "expired" if not sitting.claimed_close else "closing"
     return SittingLine(
         sitting=facts.token,
-        judged_by=sitting.judged_by or sitting.run.tags.get("tipbench.for", ""),
+        judged_by=sitting.meant_for,
         judge_kind=facts.judge_kind,
         state=state,
         items=facts.items - facts.anchors,

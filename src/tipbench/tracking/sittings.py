@@ -131,6 +131,11 @@ class StoredSitting:
     decision: Decision | None = None
 
     @property
+    def meant_for(self) -> str:
+        """Whose items they are: who answered, else whom they were handed to."""
+        return self.judged_by or self.run.tags.get("tipbench.for", "")
+
+    @property
     def counts(self) -> bool:
         """Whether its listed verdicts count."""
         return self.state == "accepted" and self.closed is not None
