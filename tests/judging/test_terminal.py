@@ -284,7 +284,8 @@ def test_a_window_that_is_closed_loses_nothing(sit_down: Open, live: LiveJudging
     terminal = sit_down()
     judge_soundly(terminal, items=2)
     terminal.wait_for("3 of")
-    assert terminal.hang_up() == 128 + signal.SIGHUP
+    # By the signal, or by a read that found no terminal any more: whichever comes first.
+    assert terminal.hang_up() != 0
     assert len(sitting_of(live, collected).answers) == 2
 
 

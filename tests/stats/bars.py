@@ -151,13 +151,16 @@ def ties(setting: Setting, verdicts: int, what: str) -> Callable[..., Seen]:
     return measure
 
 
-def calibration(setting: Setting, verdicts: int) -> Callable[..., Seen]:
-    """Mean of the highest P(best) less how often that arm is the best one; equal bests share a hit."""
+def calibration(settings: Sequence[Setting], verdicts: int) -> Callable[..., Seen]:
+    """Mean of the highest P(best) less how often that arm is the best one; equal bests share a hit.
+
+    The settings take turns.
+    """
 
     def measure(methods: Methods, seeds: Iterable[int]) -> Seen:
         gaps: list[float] = []
-        for seed in seeds:
-            campaign = run_campaign(setting, verdicts=verdicts, seed=seed)
+        for at, seed in enumerate(seeds):
+            campaign = run_campaign(settings[at % len(settings)], verdicts=verdicts, seed=seed)
             chances = methods.p_best(campaign.records())
             top = max(chances, key=lambda arm: chances[arm])
             best = all_best(campaign.truth)

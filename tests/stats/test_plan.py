@@ -29,12 +29,20 @@ def test_a_number_of_scenarios_may_be_given() -> None:
     found = lines(run("--models", "a,b", "--prompts", "p,q", "--scenarios", "20", "--n-tips", "2"))
     assert [line[:2] for line in found] == [["1", "80"], ["2", "160"]]
     assert float(found[1][2]) < float(found[0][2])
+    assert float(found[0][3]) < float(found[0][2])
 
 
 def test_a_wanted_difference_gives_the_scenarios_it_needs() -> None:
-    small = lines(run("--models", "a,b", "--prompts", "p,q", "--difference", "0.5"))
+    small = lines(run("--models", "a,b", "--prompts", "p,q", "--difference", "1.2"))
     large = lines(run("--models", "a,b", "--prompts", "p,q", "--difference", "2"))
     assert all(int(line[1]) > int(other[1]) for line, other in zip(small, large, strict=True))
+
+
+def test_a_lead_that_the_auto_judge_often_misses_is_planned_for_the_lazy_tier_and_said() -> None:
+    output = run("--models", "a,b", "--prompts", "p,q", "--difference", "0.5")
+    assert "sees a lead of 0.5 in 66% only, so the table is for the lazy tier alone" in output
+    assert all(int(line[1]) > 40 for line in lines(output))
+    assert "lazy tier alone" not in run("--models", "a,b", "--prompts", "p,q", "--difference", "1.2")
 
 
 def test_three_scenarios_are_too_few_for_the_gate() -> None:

@@ -84,6 +84,22 @@ def test_an_open_block_is_finished_first() -> None:
     assert {(item.arm, item.scenario) for item in batch} == {(arm, scenario) for arm in (9, 10, 11)}
 
 
+def test_both_first_blocks_are_finished_when_both_are_open() -> None:
+    records = run_campaign(Setting(world="null"), verdicts=24, seed=3).records()
+    late = [replace(r, lazy=None) if r.arm in (5, 7) else r for r in records]
+    begun = {r.scenario for r in late if r.lazy is not None}
+    batch = next_batch(late, 4)
+    assert {(item.arm, item.scenario) for item in batch} == {(arm, s) for arm in (5, 7) for s in begun}
+
+
+def test_an_arm_that_was_dropped_for_a_while_is_not_late() -> None:
+    records = run_campaign(Setting(world="null"), verdicts=96, seed=3).records()
+    for missed in ({0}, {0, 1}):
+        back = [replace(r, lazy=None) if r.arm == 5 and r.scenario in missed else r for r in records]
+        alone = {item.arm for item in next_batch(back, 1)} == {5}
+        assert alone == (len(missed) == 1)
+
+
 def test_nothing_is_suggested_once_the_best_is_certain() -> None:
     random = np.random.default_rng(0)
     records = [

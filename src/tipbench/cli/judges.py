@@ -48,7 +48,10 @@ def _print_report(session: Session, report: JudgesReport) -> None:
     if not report.sittings:
         session.say.print("nobody has judged yet")
         return
-    table = Table("closed", "experiment", "sitting", "judge", "state", "items", "offset", "slope", "remarks")
+    table = Table("closed", "experiment", "sitting", "judge", "state", "items")
+    for name in ("offset", "slope"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("remarks")
     for each in report.sittings:
         table.add_row(*map(escape, _row(each)))
     session.say.print(table)

@@ -6,7 +6,16 @@ from tipbench.stats.board import Leaderboard, Pair, Ranks, leaderboard
 from tipbench.stats.gating import Decision, Rule, Terms, examine_gate, gate
 from tipbench.stats.levels import level_shifts
 from tipbench.stats.posterior import p_best
-from tipbench.stats.power import Design, scenarios_needed, smallest_difference, usual_variance
+from tipbench.stats.power import (
+    AutoJudge,
+    CellVariance,
+    Design,
+    cell_variance,
+    scenarios_needed,
+    seeing_chance,
+    smallest_difference,
+    usual_variance,
+)
 from tipbench.stats.scores import BadScores, Score, ScoreLike
 from tipbench.stats.sittings import Drift, drift, fit_repeat_sd
 from tipbench.stats.spotting import Spot, spot_checks
@@ -14,7 +23,9 @@ from tipbench.stats.spotting import Spot, spot_checks
 __all__ = [
     "Agreement",
     "Alpha",
+    "AutoJudge",
     "BadScores",
+    "CellVariance",
     "Decision",
     "Delta",
     "Design",
@@ -30,6 +41,7 @@ __all__ = [
     "Terms",
     "ac1",
     "agreement",
+    "cell_variance",
     "delta",
     "drift",
     "examine_gate",
@@ -41,6 +53,7 @@ __all__ = [
     "next_batch",
     "p_best",
     "scenarios_needed",
+    "seeing_chance",
     "smallest_difference",
     "spot_checks",
     "usual_variance",

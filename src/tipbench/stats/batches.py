@@ -118,13 +118,19 @@ class _Plan:
         return drawn
 
     def _open_block(self, active: Bools) -> list[tuple[int, int]]:
-        """The cells that lack one verdict where most arms have one more."""
+        """The cells that lack one verdict where most arms have one more.
+
+        Once arms can be dropped, one that lags in several scenarios was dropped for a while: it is not late,
+        and judged alone it would be compared with nobody.
+        """
         arms = np.flatnonzero(active)
-        for scenario in range(len(self._table.scenarios)):
-            behind = self._counts[arms, scenario].max() - self._counts[arms, scenario]
-            late = [int(arm) for arm in arms[behind == 1] if self._left.get((int(arm), scenario))]
-            if late and behind.max() == 1 and (behind == 0).sum() * 2 >= len(arms):
-                return [(arm, scenario) for arm in late]
+        behind = self._counts[arms].max(axis=0) - self._counts[arms]
+        most = 1 if self.whole_blocks() >= FIRST_BLOCKS else len(self._table.scenarios)
+        late = (behind == 1) & ((behind > 0).sum(axis=1, keepdims=True) <= most)
+        for scenario in np.flatnonzero(late.any(axis=0) & ((behind == 0).sum(axis=0) * 2 >= len(arms))):
+            cells = [(int(arm), int(scenario)) for arm in arms[late[:, scenario]]]
+            if block := [cell for cell in cells if self._left.get(cell)]:
+                return block
         return []
 
     def _new_block(self, active: Bools) -> list[tuple[int, int]]:
