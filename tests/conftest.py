@@ -129,6 +129,8 @@ def cli(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_url)
     # Two threads wait for each other on a busy machine; the text is the same.
     monkeypatch.setenv("TIPBENCH_THREADS", "1")
+    # Wide enough for every table, whatever the tests run in.
+    monkeypatch.setenv("COLUMNS", "160")
     return Cli(home, capsys, monkeypatch)
 
 

@@ -15,6 +15,7 @@ from tipbench.ranking.compare import compare_experiment
 from tipbench.ranking.standings import Interval, Report
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
+from tipbench.tracking.sittings import Decision
 from tipbench.tracking.stamps import Stamps
 
 CELLS = 48
@@ -98,7 +99,12 @@ def judge(settings: Settings, *, seed: int, shuffle: bool) -> None:
         judging = Judging(tracking, seeded_stamps(seed), settings.home / "locks")
         judging.hand_out(sheet, Request("text-judge"), experiment=settings.experiment)
         judge_file(sheet, shuffle_seed=seed if shuffle else None)
-        judging.take_in(sheet, experiment=None, judged_by=None, close=False)
+        taken = judging.take_in(sheet, experiment=None, judged_by=None, close=False)
+        for section in taken.sections:
+            if section.outcome == "refused":
+                # A script is no calibrated judge: the anchors find that out, and a person overrules them.
+                decision = Decision(sitting=section.sitting, accept=True, reason="a scripted judge")
+                judging.decide(decision, experiment=settings.experiment)
 
 
 def copy_cells(source: str, settings: Settings) -> None:

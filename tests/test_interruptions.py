@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.official import read_facts
+from tests.sheets import judge_soundly
 from tests.small_pack import write_small_pack
-from tests.text_judge import judge_file
 from tipbench.cli.session import make_stamps
 from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.engines import open_engines
@@ -131,7 +131,7 @@ def test_verdicts_that_the_database_refuses_do_not_count_until_they_are_stored(
     with open_tracking(small, pace=IMPATIENT) as tracking:
         judging = Judging(tracking, make_stamps(), small.home / "locks")
         judging.hand_out(sheet, Request("the test"), experiment=small.experiment)
-        judge_file(sheet)
+        judge_soundly(sheet)
         _run_sql(
             server,
             "CREATE TRIGGER no_verdicts BEFORE INSERT ON tags WHEN NEW.key LIKE 'verdict:%' "

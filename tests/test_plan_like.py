@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cli
+from tests.sheets import judge_soundly
 from tests.small_pack import PROMPT, write_small_pack
-from tests.text_judge import judge_file
 from tipbench.ranking.compare import read_cell_variance
 from tipbench.stats import Design, smallest_difference
 from tipbench.tracking import Tracking
@@ -20,7 +20,7 @@ def judged(cli: Cli, tmp_path: Path, experiment_name: str) -> str:
     asked = ("--models", "smollm2", "--prompts", "v1,v2", "--n-tips", "2", "--pack", str(pack))
     cli.ok("collect", *asked, "--experiment", experiment_name)
     cli.ok("judge", "--experiment", experiment_name, "--export", "sheet.json")
-    judge_file(Path("sheet.json"))
+    judge_soundly(Path("sheet.json"))
     cli.ok("judge", "--apply", "sheet.json")
     return experiment_name
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cli
-from tests.text_judge import judge_file
+from tests.sheets import judge_soundly
 from tipbench.cli import COMMANDS
 
 README = Path(__file__).parent.parent / "README.md"
@@ -31,7 +31,7 @@ def test_the_commands_of_the_readme_work(cli: Cli, experiment_name: str) -> None
         if "--n-scenarios" in arguments:
             arguments[arguments.index("--n-scenarios") + 1] = "2"
         if "--apply" in arguments:
-            judge_file(Path("sheet.json"))
+            judge_soundly(Path("sheet.json"))
         outcome = cli(*arguments)
         assert outcome.code in ({0, 3, 4} if arguments[0] == "compare" else {0}), outcome.out + outcome.err
         done.append(arguments[0])

@@ -8,13 +8,13 @@ import pytest
 from tests.collecting import SMALL, shift_clock
 from tests.conftest import Cli
 from tests.official import search_official
-from tests.sheets import fill, sections
+from tests.sheets import fill, judge_soundly, sections
 from tests.small_pack import write_small_pack
-from tests.text_judge import judge_file
-from tipbench.judging.handout import LEASE_MS, Request
+from tipbench.judging.handout import Request
 from tipbench.judging.phase import Judging
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking, search_runs
+from tipbench.tracking.sittings import LEASE_MS
 
 
 def test_a_second_collect_generates_nothing(cli: Cli, collected: str, base: tuple[str, Path]) -> None:
@@ -48,7 +48,7 @@ def test_before_any_verdict_the_board_shows_what_code_knows(cli: Cli, collected:
 
 def test_a_judged_sheet_counts_and_applying_it_again_changes_nothing(cli: Cli, collected: str) -> None:
     cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
-    judge_file(Path("sheet.json"))
+    judge_soundly(Path("sheet.json"))
     first = cli.ok("judge", "--apply", "sheet.json", "--json").json()
     assert [section["outcome"] for section in first] == ["accepted"]
     report = cli("compare", "--experiment", collected, "--json").json()
@@ -225,7 +225,7 @@ def test_the_official_client_reads_what_we_wrote(cli: Cli, collected: str, mlflo
         mlflow_url, collected, "tags.judge_pending = 'true' and tags.judge_kind = 'claude-code'"
     )
     assert {run["params.scenario"] for run in waiting} == {"nurse-morning", "student-evening"}
-    judge_file(Path("sheet.json"))
+    judge_soundly(Path("sheet.json"))
     cli.ok("judge", "--apply", "sheet.json")
     assert not search_official(mlflow_url, collected, "tags.judge_pending = 'true'")
     judged = search_official(mlflow_url, collected, "tags.rubric = 'tip-v1' and metrics.composite > 0")
@@ -240,7 +240,7 @@ def test_the_official_client_reads_what_we_wrote(cli: Cli, collected: str, mlflo
 
 def test_everything_can_be_rebuilt_from_mlflow_alone(cli: Cli, collected: str, tmp_path: Path) -> None:
     cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
-    judge_file(Path("sheet.json"))
+    judge_soundly(Path("sheet.json"))
     cli.ok("judge", "--apply", "sheet.json")
     report = cli("compare", "--experiment", collected, "--json").json()
     elsewhere = tmp_path / "another data folder"
@@ -260,7 +260,7 @@ def test_the_pack_is_read_from_the_store_not_from_disk(
     for path in sorted(pack.rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     cli.ok("judge", "--experiment", experiment_name, "--export", "sheet.json")
-    judge_file(Path("sheet.json"))
+    judge_soundly(Path("sheet.json"))
     cli.ok("judge", "--apply", "sheet.json")
     assert cli("compare", "--experiment", experiment_name, "--json").json()["waiting"] == 0
 
@@ -338,7 +338,7 @@ def test_a_sheet_is_judged_by_the_rubric_it_was_handed_out_with(
     prompt.rename(prompt.with_name("v2.md"))
     changed = [word if word != "v1" else "v2" for word in SMALL]
     cli.ok(*changed, "--pack", str(pack), "--experiment", collected, "--reuse-from", collected, "--seed", "1")
-    judge_file(Path("sheet.json"))
+    judge_soundly(Path("sheet.json"))
     applied = cli.ok("judge", "--apply", "sheet.json", "--json").json()
     assert [section["outcome"] for section in applied] == ["accepted"]
     refused = cli("compare", "--experiment", collected)

@@ -42,6 +42,26 @@ class SheetError(UsageError):
     """A filled sheet cannot be taken; the message names every problem by item."""
 
 
+class JudgingClosed(UsageError):
+    """A person ended judging of the experiment: nothing is handed out."""
+
+    def __init__(self, experiment: str, *, reason: str) -> None:
+        super().__init__(
+            f"judging of {experiment!r} was closed: {reason}",
+            hint=f"Open it again: tipbench judge reopen --experiment {experiment!r} --reason …",
+        )
+        self.experiment = experiment
+
+
+class JudgedEnough(TipbenchError):
+    """More verdicts would not change what is decided with them."""
+
+    exit_code = 0
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="To judge all the same: add --order random, or leave --next away.")
+
+
 class MixedContents(TipbenchError):
     """One name stands for several contents, so a leaderboard would compare apples with pears."""
 

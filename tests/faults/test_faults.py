@@ -19,8 +19,8 @@ import pytest
 
 from tests.fault_proxy import FAULTS, Fault, FaultProxy, Plan
 from tests.official import read_facts
+from tests.sheets import judge_soundly
 from tests.small_pack import write_small_pack
-from tests.text_judge import judge_file
 from tipbench.cli.session import make_stamps
 from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.engines import open_engines
@@ -221,6 +221,6 @@ def prepare_sheet(bench: Bench, base: str) -> tuple[str, Path]:
         assert tracking.flush().left_in_journal == 0
         sheet = bench.work / f"{name}.json"
         Judging(tracking, stamps, home / "locks").hand_out(sheet, Request("the test"), experiment=name)
-    judge_file(sheet)
+    judge_soundly(sheet)
     shutil.rmtree(home)
     return name, sheet

@@ -6,11 +6,15 @@ from importlib import import_module
 import click
 
 from tipbench.errors import TipbenchError
+from tipbench.inert import make_inert
 
 COMMANDS = {
     "demo": "Everything once, on this machine: a real model, a real MLflow, a leaderboard.",
     "collect": "Generate every missing cell of models × prompts × scenarios.",
     "judge": "Hand out what waits for a judge, and take the verdicts in.",
+    "judges": "Every sitting with its drift, and how far the judges agree.",
+    "sitting": "Accept or refuse a closed sitting.",
+    "mcp": "Serve judging to a coding agent (MCP, stdio).",
     "compare": "The leaderboard: who wins, and how sure we are.",
     "plan": "What a design can see before anything is generated.",
     "models": "List models on every engine; fetch weights.",
@@ -56,9 +60,9 @@ def main() -> None:
     try:
         code = group.main(standalone_mode=False)
     except TipbenchError as error:
-        click.secho(f"error: {error.message}", err=True, fg="red")
+        click.secho(f"error: {make_inert(error.message)}", err=True, fg="red")
         if error.hint:
-            click.echo(f"→ {error.hint}", err=True)
+            click.echo(f"→ {make_inert(error.hint)}", err=True)
         code = error.exit_code
     except click.exceptions.Exit as error:
         code = error.exit_code

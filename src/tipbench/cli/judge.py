@@ -6,10 +6,15 @@ from pathlib import Path
 
 import click
 from click.core import ParameterSource
+from rich.markup import escape
 from rich.table import Table
 
+from tipbench.cli.handing_out import check_wishes, hand_out_options, make_request, split_wishes
+from tipbench.cli.install_command import install_command
+from tipbench.cli.interactive import judge_here, pick_judge, say_enough
 from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
-from tipbench.errors import UsageError
+from tipbench.errors import JudgedEnough, UsageError
+from tipbench.inert import make_inert_line
 from tipbench.judging.export import Handout
 from tipbench.judging.handout import Request
 from tipbench.judging.phase import Judging, Taken
@@ -21,13 +26,9 @@ FilePath = click.Path(dir_okay=False, path_type=Path)
 @click.group(name="judge", invoke_without_command=True)
 @click.option("--export", "export", type=FilePath, help="Write what waits for a lazy judge to this file.")
 @click.option("--apply", "apply", type=FilePath, help="Take the verdicts of this file in.")
+@click.option("--interactive", is_flag=True, help="Judge here, at the keyboard.")
 @click.option("--close", is_flag=True, help="With --apply: close sittings that are filled in part.")
-@click.option("--blocks", type=click.IntRange(min=1), help="With --export: at most so many blocks.")
-@click.option(
-    "--judge-kind",
-    type=click.Choice(["claude-code", "human"]),
-    help="With --export: only cells that wait for this kind of judge.",
-)
+@hand_out_options
 @click.option("--judged-by", help="Who judges [default: claude-code-session, or what the sheet says].")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @experiment_option
@@ -38,17 +39,17 @@ def command(
     *,
     export: Path | None,
     apply: Path | None,
+    interactive: bool,
     close: bool,
-    blocks: int | None,
-    judge_kind: str | None,
     judged_by: str | None,
     as_json: bool,
     experiment: str | None,
     **flags: object,
 ) -> None:
-    """Hand out what waits for a judge (--export FILE), take the verdicts in (--apply FILE)."""
+    """Hand out what waits for a judge: to a file (--export FILE), whose verdicts are then taken in
+    (--apply FILE), or to you (--interactive)."""
     given_first = [
-        f"--{name.removeprefix('as_').replace('_', '-')}"
+        f"--{name.removeprefix('as_').removesuffix('_items').replace('_', '-')}"
         for name in ctx.params
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
     ]
@@ -59,20 +60,31 @@ def command(
                 hint=f"Write: tipbench judge {ctx.invoked_subcommand} … {given_first[0]} …",
             )
         return
-    if (export is None) == (apply is None):
-        raise UsageError("judge takes exactly one of --export FILE and --apply FILE")
-    foreign = {"--close"} if export else {"--blocks", "--judge-kind"}
+    ways = {"--export": export is not None, "--apply": apply is not None, "--interactive": interactive}
+    if sum(ways.values()) != 1:
+        raise UsageError("judge takes exactly one of --export FILE, --apply FILE and --interactive")
+    way = next(name for name, chosen in ways.items() if chosen)
+    wishes, flags = split_wishes(flags)
+    check_wishes(wishes, way=way)
+    foreign = {"--export": {"--close"}, "--apply": set[str](), "--interactive": {"--close", "--json"}}[way]
     for name in sorted(foreign & set(given_first)):
-        raise UsageError(f"{name} does not go with {'--export' if export else '--apply'}")
+        raise UsageError(f"{name} does not go with {way}")
     given = flags | {"experiment": experiment, "judged_by": judged_by}
     with open_session(given, for_machines=as_json) as session:
         if export is not None:
-            request = Request(session.settings.judged_by, judge_kind=judge_kind, blocks=blocks)
-            handout = _judging(session).hand_out(export, request, experiment=session.settings.experiment)
-            _print_export(session, export, handout, as_json=as_json)
+            request = make_request(wishes, judged_by=session.settings.judged_by)
+            _export(session, export, request, as_json=as_json)
         elif apply is not None:
-            taken = _judging(session).take_in(apply, experiment=experiment, judged_by=judged_by, close=close)
+            taken = open_judging(session).take_in(
+                apply, experiment=experiment, judged_by=judged_by, close=close
+            )
             _print_apply(session, taken, as_json=as_json)
+        else:
+            request = make_request(wishes, judged_by=pick_judge(session, judged_by))
+            ctx.exit(judge_here(session, open_judging(session), request))
+
+
+command.add_command(install_command)
 
 
 @command.command()
@@ -83,7 +95,7 @@ def command(
 def status(*, as_json: bool, fresh: bool, **flags: object) -> None:
     """Where judging stands: judged, waiting, and who has what."""
     with open_session(flags, for_machines=as_json) as session:
-        found = _judging(session).status(experiment=session.settings.experiment, fresh=fresh)
+        found = open_judging(session).status(experiment=session.settings.experiment, fresh=fresh)
         if as_json:
             click.echo(found.model_dump_json(indent=1))
         else:
@@ -98,7 +110,7 @@ def close_judging(*, reason: str, **flags: object) -> None:
     """End judging of an experiment: what is not judged stays so."""
     with open_session(flags) as session:
         name = session.settings.experiment
-        _judging(session).end(_check_reason(reason), experiment=name)
+        open_judging(session).end(check_reason(reason), experiment=name)
         session.say.print(f"judging of {name!r} is closed: {reason}", markup=False)
 
 
@@ -110,7 +122,7 @@ def reopen_judging(*, reason: str, **flags: object) -> None:
     """Open judging of an experiment again."""
     with open_session(flags) as session:
         name = session.settings.experiment
-        _judging(session).reopen(_check_reason(reason), experiment=name)
+        open_judging(session).reopen(check_reason(reason), experiment=name)
         session.say.print(f"judging of {name!r} is open again: {reason}", markup=False)
 
 
@@ -121,18 +133,35 @@ def reopen_judging(*, reason: str, **flags: object) -> None:
 def release_sitting(*, sitting: str, **flags: object) -> None:
     """Take SITTING back from its judge (a lost file): complete blocks count, the rest waits again."""
     with open_session(flags) as session:
-        state = _judging(session).release(sitting, experiment=session.settings.experiment)
+        state = open_judging(session).release(sitting, experiment=session.settings.experiment)
         session.say.print(f"sitting {sitting} is {state}", markup=False)
 
 
-def _check_reason(reason: str) -> str:
+def check_reason(reason: str) -> str:
+    """A reason that can be stored.
+
+    Raises:
+        UsageError: it is empty or too long.
+    """
     if not reason.strip() or len(reason) > 2_000:
         raise UsageError("the reason must have 1 to 2,000 characters", hint="Say it in a sentence.")
     return reason.strip()
 
 
-def _judging(session: Session) -> Judging:
+def open_judging(session: Session) -> Judging:
+    """The judge phase as this command sees it."""
     return Judging(session.tracking, session.stamps, session.settings.home / "locks")
+
+
+def _export(session: Session, path: Path, request: Request, *, as_json: bool) -> None:
+    try:
+        handout = open_judging(session).hand_out(path, request, experiment=session.settings.experiment)
+    except JudgedEnough as enough:
+        say_enough(session, enough)
+        if as_json:
+            click.echo(json.dumps({"file": None, "sections": 0, "items": 0, "reason": enough.message}))
+        return
+    _print_export(session, path, handout, as_json=as_json)
 
 
 def _print_export(session: Session, path: Path, handout: Handout | None, *, as_json: bool) -> None:
@@ -180,7 +209,7 @@ def _print_status(session: Session, found: Status) -> None:
     for line in found.sittings:
         table.add_row(
             line.sitting,
-            line.judged_by,
+            escape(make_inert_line(line.judged_by)),
             line.state,
             line.drawn,
             str(line.items),

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from tipbench.inert import make_inert
+
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
@@ -31,12 +33,12 @@ def check(folder: Path) -> None:
 
     pack, found = check_folder(folder)
     for mistake in found.mistakes:
-        click.echo(str(mistake))
+        click.echo(make_inert(str(mistake)))
     for remark in found.remarks:
-        click.echo(f"{remark} (remark)")
+        click.echo(make_inert(f"{remark} (remark)"))
     if pack is None:
         raise click.exceptions.Exit(2)
-    click.echo(describe_pack(pack))
+    click.echo(make_inert(describe_pack(pack)))
 
 
 @command.command()

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tipbench.collect import Collected
+from tipbench.inert import make_inert_line
 
 
 def show_progress(collected: Iterable[Collected], *, total: int, say: Console) -> int:
@@ -29,7 +30,9 @@ def show_progress(collected: Iterable[Collected], *, total: int, say: Console) -
         for done, each in enumerate(collected, start=1):
             if each.failure:
                 progress.console.print(_line(each, done, total))
-            progress.update(task, advance=1, description=escape(each.cell.model.name), speed=_speed(each))
+            progress.update(
+                task, advance=1, description=escape(make_inert_line(each.cell.model.name)), speed=_speed(each)
+            )
     return done
 
 

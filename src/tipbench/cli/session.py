@@ -8,12 +8,14 @@ import uuid
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from tipbench.errors import TipbenchError
+from tipbench.inert import make_inert
 from tipbench.settings import Settings, read_settings
 from tipbench.tracking import Tracking, open_tracking
 from tipbench.tracking.stamps import Stamps
@@ -58,11 +60,19 @@ def make_stamps() -> Stamps:
     return Stamps(now_ms=lambda: time.time_ns() // 1_000_000, new_id=lambda: uuid.uuid4().hex)
 
 
+class InertConsole(Console):
+    """Shows every text inert: names and reasons come from files, servers and other people."""
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        """The text as rich would have it, without anything that acts on a terminal."""
+        return super().render_str(make_inert(text), **how)
+
+
 def make_console(*, stderr: bool = False) -> Console:
     """A console; off a terminal wide enough for a leaderboard."""
     stream = sys.stderr if stderr else sys.stdout
     wide = None if stream.isatty() or os.environ.get("COLUMNS") else PLAIN_WIDTH
-    return Console(stderr=stderr, width=wide, highlight=False)
+    return InertConsole(stderr=stderr, width=wide, highlight=False)
 
 
 def check_room(settings: Settings) -> None:

@@ -50,4 +50,9 @@ def _draw(by_scenario: dict[str, list[Anchor]], items: Counter[str], rng: random
 def _spread(chosen: Sequence[Anchor], rubric: Rubric) -> float:
     if not chosen:
         return 0.0
-    return pstdev(rubric.composite(anchor.scores, compute_flags(anchor.text, rubric)) for anchor in chosen)
+    return pstdev(anchor_composite(anchor, rubric) for anchor in chosen)
+
+
+def anchor_composite(anchor: Anchor, rubric: Rubric) -> float:
+    """What a judge without any drift would give it."""
+    return rubric.composite(anchor.scores, compute_flags(anchor.text, rubric))

@@ -59,6 +59,13 @@ def check_section(section: Section, *, key: BlindKey, rubric: Rubric) -> tuple[d
     return answers, problems
 
 
+def check_answer(answer: Answer, rubric: Rubric) -> list[str]:
+    """Everything that is wrong with one answer that did not come in a sheet."""
+    item = SheetItem(id="", scenario="", text="", flags=answer.flags, scores=dict(answer.scores))
+    missing = [] if answer.scores else ["there are no scores"]
+    return [*missing, *_score_problems(item, rubric), *_flag_problems(item, rubric)]
+
+
 def _make_answer(item: SheetItem, rubric: Rubric) -> Answer:
     """In the rubric's own order: the same answers are the same bytes, whoever wrote the file."""
     scores = {scale.name: item.scores[scale.name] for scale in rubric.scales}

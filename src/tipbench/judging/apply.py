@@ -4,18 +4,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tipbench.errors import SheetError
+from tipbench.errors import SheetError, UsageError
 from tipbench.judging.answers import check_section, read_sheet, refuse_sheet
 from tipbench.judging.backlog import Backlog
-from tipbench.judging.closing import Registrar, close_sitting
-from tipbench.judging.handout import LEASE_MS
+from tipbench.judging.closing import Registrar, close_sitting, complete_blocks, read_answers, supersede
 from tipbench.judging.sheet import Sheet
-from tipbench.judging.submissions import read_answers, store_submission
+from tipbench.judging.submissions import store_submission
 from tipbench.judging.views import view_writes
-from tipbench.records import content_hash
+from tipbench.records import Pack, content_hash
 from tipbench.tracking.cells import StoredCell, read_cells
 from tipbench.tracking.runs import Run
-from tipbench.tracking.sittings import Answer, BlindKey, StoredSitting, read_sittings, sitting_write
+from tipbench.tracking.sittings import (
+    LEASE_MS,
+    Answer,
+    BlindKey,
+    Closed,
+    SittingState,
+    StoredSitting,
+    read_sittings,
+    sitting_write,
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,7 @@ class _Filled:
 
     sitting: StoredSitting
     key: BlindKey
+    pack: Pack
     answers: Mapping[str, Answer]
     judged_by: str
 
@@ -59,10 +68,10 @@ def check_sheet(path: Path, sheet: Sheet, *, backlog: Backlog, judged_by: str | 
             continue
         key = backlog.key_of(sitting)
         # The rubric it was handed out with, whatever was collected since.
-        rubric = backlog.pack_of(sitting.facts.pack_hash).rubric
-        answers, wrong = check_section(section, key=key, rubric=rubric)
+        pack = backlog.pack_of(sitting.facts.pack_hash)
+        answers, wrong = check_section(section, key=key, rubric=pack.rubric)
         problems += wrong
-        filled.append(_Filled(sitting, key, answers, judged_by or section.judged_by))
+        filled.append(_Filled(sitting, key, pack, answers, judged_by or section.judged_by))
     refuse_sheet(path, problems)
     return filled
 
@@ -99,12 +108,42 @@ def close_all(sittings: Iterable[StoredSitting], backlog: Backlog, registrar: Re
         close_sitting(
             sitting,
             key=_without_deleted(backlog.key_of(sitting), cells),
-            answers=read_answers(sitting, registrar),
+            pack=backlog.pack_of(sitting.facts.pack_hash),
+            answers=read_answers(sitting, sitting.submissions, registrar),
             submissions=sitting.submissions,
             registrar=registrar,
         )
         closed.append(sitting.facts.token)
     return closed
+
+
+def supersede_one(backlog: Backlog, registrar: Registrar) -> bool:
+    """Takes one exported section back that nobody began; whether there was any."""
+    untouched = [
+        sitting
+        for sitting in backlog.evidence.sittings
+        if sitting.is_open(backlog.now_ms)
+        and sitting.facts.drawn == "block"
+        and not sitting.submissions
+        and not sitting.facts.live
+    ]
+    return any(supersede(sitting, registrar) for sitting in untouched)
+
+
+def close_with_late(sitting: StoredSitting, backlog: Backlog, registrar: Registrar) -> Closed:
+    """What would count of a closed sitting if its late answers counted too.
+
+    Raises:
+        UsageError: no answer came after the close.
+    """
+    if not sitting.late:
+        raise UsageError(f"no answer of sitting {sitting.facts.token} came after its close")
+    cells = {cell.run.run_id: cell for cell in read_cells(backlog.runs)}
+    key = _without_deleted(backlog.key_of(sitting), cells)
+    answers = read_answers(sitting, sitting.submissions, registrar)
+    return Closed(
+        submissions=sitting.submissions, blocks=complete_blocks(key, answers), judged_by=sitting.judged_by
+    )
 
 
 def refresh_views(backlog: Backlog, registrar: Registrar) -> int:
@@ -143,7 +182,7 @@ def _apply_section(
     each: _Filled, *, cells: Mapping[str, StoredCell], registrar: Registrar, close: bool
 ) -> Applied:
     sitting, key = each.sitting, each.key
-    previous = read_answers(sitting, registrar)
+    previous = read_answers(sitting, sitting.submissions, registrar)
     answers = {**previous, **each.answers}
     submissions = sitting.submissions
     changed = answers != previous
@@ -152,27 +191,32 @@ def _apply_section(
             sitting, answers=answers, previous=previous, key=key, cells=cells, registrar=registrar
         )
         submissions = (*submissions, n)
+    complete = all(item.id in answers for item in key.items)
     if sitting.claimed_close:
         outcome = "revision kept; it counts only when a person accepts it" if changed else "unchanged"
         answers, submissions = previous, sitting.submissions
-    elif all(item.id in answers for item in key.items) or close:
-        outcome = "accepted"
     else:
         outcome = "open"
-    if outcome == "accepted" or (sitting.claimed_close and sitting.state == "open"):
-        closed = close_sitting(
-            sitting, key=key, answers=answers, submissions=submissions, registrar=registrar
+    if (complete or close or sitting.claimed_close) and sitting.state == "open":
+        closed, state = close_sitting(
+            sitting, key=key, pack=each.pack, answers=answers, submissions=submissions, registrar=registrar
         )
-        if not closed.blocks:
-            outcome = "closed without a complete block"
-        elif outcome == "accepted" and set(closed.submissions) != set(submissions):
-            outcome = "closed by somebody else before: kept as a revision"
+        if outcome == "open":
+            outcome = _outcome_of_close(closed, state, submissions)
     return Applied(sitting.facts.token, each.judged_by, len(answers), len(key.items), outcome)
+
+
+def _outcome_of_close(closed: Closed, state: SittingState, submissions: tuple[int, ...]) -> str:
+    if not closed.blocks:
+        return "closed without a complete block"
+    if set(closed.submissions) != set(submissions):
+        return "closed by somebody else before: kept as a revision"
+    return state
 
 
 def _begun(each: _Filled, runs: Sequence[Run]) -> StoredSitting | None:
     """The sitting that a section without answers speaks of, if this judge has one."""
-    if each.sitting.judged_by in {"", each.judged_by}:
+    if each.sitting.judged_by in {"", each.judged_by} and each.sitting.state != "superseded":
         return each.sitting
     return next((s for s in read_sittings(runs) if s.facts.token == _second_token(each)), None)
 
@@ -191,9 +235,11 @@ def _without_deleted(key: BlindKey, cells: Mapping[str, StoredCell]) -> BlindKey
 def _sitting_of(each: _Filled, *, runs: Sequence[Run], registrar: Registrar) -> StoredSitting:
     """The sitting of these answers: whoever answers first has it, anybody else gets one of their own."""
     sitting = each.sitting
-    owner = sitting.judged_by or registrar.tracking.claim(sitting.run.run_id, "judged_by", each.judged_by)
-    if owner == each.judged_by:
-        return replace(sitting, judged_by=owner)
+    # What gave way to a live judge was judged by others meanwhile: these answers are doubles.
+    if sitting.state != "superseded":
+        owner = sitting.judged_by or registrar.tracking.claim(sitting.run.run_id, "judged_by", each.judged_by)
+        if owner == each.judged_by:
+            return replace(sitting, judged_by=owner)
     token = _second_token(each)
     known = {other.facts.token: other for other in read_sittings(runs)}
     if token not in known:

@@ -1,8 +1,9 @@
 """What the store holds for a judge, read once: evidence, pack, keys, candidates."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from tipbench.errors import JudgingClosed
 from tipbench.judging.anchors import REST_SITTINGS
 from tipbench.judging.blocks import Member
 from tipbench.judging.sheet import Desk
@@ -24,14 +25,23 @@ class Backlog:
     runs: Sequence[Run]
     read_artifact: Callable[[Run, str], str]
     now_ms: int
-    _packs: dict[str, Pack] = field(default_factory=dict[str, Pack])
+    packs: dict[str, Pack]
+
+    def check_open(self, experiment: str) -> None:
+        """Nothing is handed out after judging was ended.
+
+        Raises:
+            JudgingClosed: it was; with the reason.
+        """
+        if self.evidence.close_reason is not None:
+            raise JudgingClosed(experiment, reason=self.evidence.close_reason)
 
     def pack_of(self, pack_hash: str) -> Pack:
         """The stored pack with this hash, read once."""
-        if pack_hash not in self._packs:
+        if pack_hash not in self.packs:
             files = read_pack_files(self.runs, pack_hash, read_artifact=self.read_artifact)
-            self._packs[pack_hash] = parse_pack(files)
-        return self._packs[pack_hash]
+            self.packs[pack_hash] = parse_pack(files)
+        return self.packs[pack_hash]
 
     def keys_of_open(self) -> dict[str, BlindKey]:
         """Token → key of the sittings whose items are with a judge now."""
@@ -81,18 +91,16 @@ def _candidate_reader(backlog: Backlog) -> Callable[[Member], Candidate]:
 
 def recent_anchors(backlog: Backlog, judged_by: str) -> list[tuple[str, ...]]:
     """The anchors of this judge's last sittings, oldest first."""
-    mine = [
-        sitting
-        for sitting in backlog.evidence.sittings
-        if (sitting.judged_by or sitting.run.tags.get("tipbench.for")) == judged_by
-    ]
+    mine = [sitting for sitting in backlog.evidence.sittings if sitting.meant_for == judged_by]
     return [
         tuple(item.anchor for item in backlog.key_of(sitting).items if item.anchor)
         for sitting in mine[-REST_SITTINGS:]
     ]
 
 
-def read_backlog(tracking: Tracking, experiment: Experiment, *, now_ms: int, fresh: bool = False) -> Backlog:
-    """What the store holds now."""
+def read_backlog(
+    tracking: Tracking, experiment: Experiment, *, now_ms: int, packs: dict[str, Pack], fresh: bool = False
+) -> Backlog:
+    """What the store holds now. `packs` keeps what was read of packs: their hash is their content."""
     runs = tracking.read_runs(experiment, fresh=fresh)
-    return Backlog(read_evidence(runs), runs, tracking.read_artifact, now_ms)
+    return Backlog(read_evidence(runs), runs, tracking.read_artifact, now_ms, packs)

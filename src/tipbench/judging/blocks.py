@@ -12,10 +12,11 @@ SECTION_ITEMS = 40
 
 @dataclass(frozen=True)
 class Member:
-    """One drawn slot of a cell."""
+    """One drawn slot of a cell. One that is shown `again` was judged before and is there to compare with."""
 
     cell: StoredCell
     slot: int
+    again: bool = False
 
     @property
     def answered(self) -> bool:
@@ -42,28 +43,68 @@ def draw_blocks(
     taken: Mapping[str, Set[int]],
     limit: int | None,
     rng: random.Random,
+    items: int | None = None,
 ) -> list[Block]:
     """Blocks of free slots, one scenario after the other, those with the fewest taken slots first.
 
     `taken` are the slots, by run id, that were judged or are with a judge. With a limit, at most that many
-    blocks are drawn that a judge has to look at; blocks of failures alone cost nothing and come on top.
+    blocks are drawn that a judge has to look at, with `items` as many as hold at least so many items; blocks
+    of failures alone cost nothing and come on top.
     """
     free = _free_slots(cells, taken, rng)
     order = sorted(free, key=lambda scenario: (-_remaining(free[scenario]), rng.random()))
     blocks: list[Block] = []
-    shown = 0
+    shown = handed = 0
+
+    def is_enough() -> bool:
+        return (limit is not None and shown >= limit) or (items is not None and handed >= items)
+
     while any(free.values()):
         for scenario in order:
-            exhausted = limit is not None and shown >= limit
+            exhausted = is_enough()
             if not free[scenario] or (exhausted and _has_answers(free[scenario])):
                 continue
             block = Block(scenario, tuple(slots.pop() for slots in free[scenario]))
             free[scenario] = [slots for slots in free[scenario] if slots]
             blocks.append(block)
             shown += bool(block.items)
-        if limit is not None and shown >= limit and all(_has_answers(left) for left in free.values() if left):
+            handed += len(block.items)
+        if is_enough() and all(_has_answers(left) for left in free.values() if left):
             break
     return blocks
+
+
+def accompany(
+    blocks: Sequence[Block],
+    cells: Sequence[StoredCell],
+    *,
+    beside: Mapping[str, Set[int]],
+    rng: random.Random,
+) -> list[Block]:
+    """The blocks, each with judged candidates of the cells of its scenario that it lacks.
+
+    `beside` are the slots, by run id, that may be shown again. An arm that came later is then judged beside
+    the best of the others, and not alone.
+    """
+    return [
+        Block(block.scenario, (*block.members, *_shown_again(block, cells, beside, rng))) for block in blocks
+    ]
+
+
+def _shown_again(
+    block: Block, cells: Sequence[StoredCell], beside: Mapping[str, Set[int]], rng: random.Random
+) -> list[Member]:
+    if not block.items:
+        return []
+    there = {member.cell.run.run_id for member in block.members}
+    lacking = [
+        cell
+        for cell in cells
+        if cell.facts.scenario_hash == block.scenario
+        and cell.run.run_id in beside
+        and cell.run.run_id not in there
+    ]
+    return [Member(cell, rng.choice(sorted(beside[cell.run.run_id])), again=True) for cell in lacking]
 
 
 def split_sections(blocks: Sequence[Block], *, room: int = SECTION_ITEMS) -> list[list[Block]]:

@@ -1,17 +1,28 @@
-"""Closing a sitting: complete blocks count, the rest goes back. Exactly one close wins."""
+"""Closing a sitting: complete blocks count, the rest goes back. Exactly one close wins.
 
-from collections.abc import Mapping
+The hidden anchors say how far the judge was off: a sitting that drifted too far is refused.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tipbench.judging.anchors import anchor_composite
+from tipbench.records import Pack
+from tipbench.stats import Drift, drift
 from tipbench.tracking import Tracking
 from tipbench.tracking.runs import Experiment
 from tipbench.tracking.sittings import (
+    DRIFT_TAG,
     Answer,
     BlindKey,
     Closed,
+    SittingState,
+    StoredDrift,
     StoredSitting,
+    Submission,
     close_hash,
     closed_file,
+    submission_file,
 )
 from tipbench.tracking.stamps import Stamps
 
@@ -34,17 +45,51 @@ def complete_blocks(key: BlindKey, answers: Mapping[str, Answer]) -> tuple[int, 
     return tuple(sorted(blocks - open_blocks))
 
 
+def measure_drift(key: BlindKey, answers: Mapping[str, Answer], pack: Pack) -> Drift:
+    """How far the answers to the hidden anchors are off their references."""
+    known = {anchor.id: anchor for anchor in pack.anchors}
+    pairs = [
+        (
+            pack.rubric.composite(answers[item.id].scores, answers[item.id].flags),
+            anchor_composite(known[item.anchor], pack.rubric),
+        )
+        for item in key.items
+        if item.anchor in known and item.id in answers
+    ]
+    return drift([given for given, _ in pairs], [reference for _, reference in pairs])
+
+
 def close_sitting(
     sitting: StoredSitting,
     *,
     key: BlindKey,
+    pack: Pack,
     answers: Mapping[str, Answer],
     submissions: tuple[int, ...],
     registrar: Registrar,
-) -> Closed:
-    """The close in force: ours, or the one that was there first."""
-    judged_by = sitting.judged_by
-    mine = Closed(submissions=submissions, blocks=complete_blocks(key, answers), judged_by=judged_by)
+) -> tuple[Closed, SittingState]:
+    """The close in force, ours or the one that was there first, and what the rule says of the sitting."""
+    mine = Closed(submissions=submissions, blocks=complete_blocks(key, answers), judged_by=sitting.judged_by)
+    closed = _claim_close(sitting, mine, registrar)
+    if closed != mine:
+        answers = read_answers(sitting, closed.submissions, registrar)
+    found = measure_drift(key, answers, pack)
+    state = rule(found) if closed.blocks else "expired"
+    _finish_close(sitting.run.run_id, closed, found, state, registrar)
+    return closed, state
+
+
+def supersede(sitting: StoredSitting, registrar: Registrar) -> bool:
+    """Takes an exported sitting back that nobody began; False when somebody closed it meanwhile."""
+    mine = Closed()
+    if _claim_close(sitting, mine, registrar) != mine:
+        return False
+    _finish_close(sitting.run.run_id, mine, drift([], []), "superseded", registrar)
+    return True
+
+
+def _claim_close(sitting: StoredSitting, mine: Closed, registrar: Registrar) -> Closed:
+    """The close that stands: exactly one of all who try."""
     tracking, run_id = registrar.tracking, sitting.run.run_id
     winner = sitting.claimed_close
     if not winner:
@@ -52,22 +97,50 @@ def close_sitting(
         file = {closed_file(close_hash(mine)): mine.model_dump_json(indent=1)}
         tracking.deliver(blank.model_copy(update={"run_id": run_id, "artifacts": file}))
         winner = tracking.claim(run_id, "closed", close_hash(mine))
-    closed = mine
-    if winner != close_hash(mine):
-        closed = Closed.model_validate_json(tracking.read_artifact(sitting.run, closed_file(winner)))
-    _finish_close(run_id, closed, registrar)
-    return closed
+    if winner == close_hash(mine):
+        return mine
+    return Closed.model_validate_json(tracking.read_artifact(sitting.run, closed_file(winner)))
 
 
-def _finish_close(run_id: str, closed: Closed, registrar: Registrar) -> None:
+def rule(found: Drift) -> SittingState:
+    """What becomes of a closed sitting of a lazy judge."""
+    return "refused" if found.refused else "accepted"
+
+
+def read_answers(
+    sitting: StoredSitting, submissions: Sequence[int], registrar: Registrar
+) -> dict[str, Answer]:
+    """What the sitting had said with the last of these submissions."""
+    if not submissions:
+        return {}
+    file = submission_file(max(submissions))
+    return Submission.model_validate_json(registrar.tracking.read_artifact(sitting.run, file)).answers
+
+
+def _finish_close(
+    run_id: str, closed: Closed, found: Drift, state: SittingState, registrar: Registrar
+) -> None:
     blank = registrar.stamps.blank(registrar.experiment)
-    # Every completely answered sitting is accepted here; the drift rule will decide at this place.
-    state = "accepted" if closed.blocks else "expired"
+    stored = StoredDrift(
+        offset=found.offset,
+        se=found.se if found.anchors else 0.0,
+        correction=found.correction,
+        slope=found.slope,
+        alarms=tuple(sorted(found.alarms)),
+        anchors=found.anchors,
+        exact=found.exact,
+        unanchored=found.unanchored,
+    )
     tags = {
         "tipbench.closed": closed.model_dump_json(),
         "tipbench.closed_ms": str(blank.start_time),
+        DRIFT_TAG: stored.model_dump_json(),
         "tipbench.state": state,
     }
+    # For charts in MLflow: the judge as an instrument over time.
+    metrics = {"drift_offset": found.offset, "drift_correction": found.correction} if found.anchors else {}
     registrar.tracking.deliver(
-        blank.model_copy(update={"run_id": run_id, "tags": tags, "end_time": blank.start_time})
+        blank.model_copy(
+            update={"run_id": run_id, "tags": tags, "metrics": metrics, "end_time": blank.start_time}
+        )
     )

@@ -11,18 +11,18 @@ from tipbench.errors import TipbenchError, UsageError
 from tipbench.judging.backlog import Backlog, make_desk
 from tipbench.judging.closing import Registrar
 from tipbench.judging.handout import (
-    LEASE_MS,
     Request,
     draw_sections,
-    lonely_arms,
     make_sittings,
     seed_source,
     store_sittings,
+    tell_late_arms,
 )
 from tipbench.judging.sheet import Section, Sheet, Sitting, sheet_rubric, sheet_schema
 from tipbench.tracking.contents import check_contents
 from tipbench.tracking.evidence import Evidence
 from tipbench.tracking.runs import Experiment
+from tipbench.tracking.sittings import LEASE_MS
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ def export_sheet(path: Path, request: Request, *, backlog: Backlog, registrar: R
     write_text(schema_file(path), json.dumps(sheet_schema(desk.rubric), indent=1))
     store_sittings(sittings, request=request, cell=sections[0][0].members[0].cell, registrar=registrar)
     _put_in_place(part, path)
-    lonely = lonely_arms(sections, backlog.evidence.cells)
-    remark = "not judged together with all arms, so a judge's mood leaks in: " + ", ".join(lonely)
-    return Handout(sheet, (remark,) if lonely else ())
+    if request.second_share is not None:
+        return Handout(sheet)
+    return Handout(sheet, tuple(tell_late_arms(sections, backlog.evidence.cells)))
 
 
 def _section(sitting: Sitting, request: Request, *, now_ms: int) -> Section:

@@ -1,45 +1,130 @@
 """Hand-out: blocks are drawn, made into blind sittings, and leased before anybody sees them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from random import Random
 
 from tipbench.errors import TrackingUnavailable
 from tipbench.judging.anchors import REST_SITTINGS
 from tipbench.judging.backlog import Backlog, recent_anchors
-from tipbench.judging.blocks import Block, draw_blocks, split_sections
+from tipbench.judging.blocks import Block, accompany, draw_blocks, split_sections
+from tipbench.judging.choosing import board_scores, draw_next, draw_second, find_beside
 from tipbench.judging.closing import Registrar
 from tipbench.judging.sheet import Desk, Sitting, build_sitting
-from tipbench.records import LAZY_KINDS, content_hash
+from tipbench.records import LAZY_KINDS, Drawn, content_hash
 from tipbench.tracking.cells import StoredCell
-from tipbench.tracking.sittings import SittingFacts, sitting_write
+from tipbench.tracking.sittings import LEASE_MS, LIVE_LEASE_MS, SittingFacts, sitting_write
 from tipbench.tracking.stamps import Stamps
-
-LEASE_MS = 14 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to hand out, to whom. `judge_kind` narrows to the cells that wait for that kind."""
+    """What to hand out, to whom. `judge_kind` narrows to the cells that wait for that kind.
+
+    `sits` is the kind of judge who sits there, when that is known. With `items` whole blocks of at least so
+    many are handed out, those that decide the winner, if it is not to be `at_random`; `champion` is the arm
+    that a winner must beat. `second_share` asks for that share of what others have judged.
+    """
 
     judged_by: str
     judge_kind: str | None = None
     blocks: int | None = None
+    live: bool = False
+    sits: str | None = None
+    items: int | None = None
+    at_random: bool = False
+    champion: str | None = None
+    second_share: float | None = None
+
+    @property
+    def decisive(self) -> bool:
+        """Whether what decides the winner is asked for."""
+        return self.items is not None and not self.at_random
+
+    @property
+    def drawn(self) -> Drawn:
+        """How its items are drawn."""
+        return "block" if self.second_share is None else "second"
 
 
 def draw_sections(backlog: Backlog, request: Request, *, rng: Random) -> list[list[Block]]:
-    """The sections that would be handed out: waiting cells, less what is judged or with a judge."""
-    kinds = (request.judge_kind,) if request.judge_kind else LAZY_KINDS
+    """The sections that would be handed out: waiting cells, less what is judged or with a judge.
+
+    Raises:
+        JudgedEnough: with `items`, when more verdicts would change nothing.
+    """
     evidence = backlog.evidence
-    cells = [cell for cell in evidence.cells if cell.facts.judge_kind in kinds]
     if evidence.judging_closed:
         return []
+    if request.second_share is not None:
+        with_judge = _slots_of(backlog, request.judged_by)
+        second = draw_second(
+            evidence, judged_by=request.judged_by, share=request.second_share, with_judge=with_judge, rng=rng
+        )
+        return split_sections(second)
+    kinds = (request.judge_kind,) if request.judge_kind else LAZY_KINDS
+    cells = [cell for cell in evidence.cells if cell.facts.judge_kind in kinds]
     taken = {run_id: set(slots) for run_id, slots in evidence.lazy_by_cell().items()}
     for key in backlog.keys_of_open().values():
         for item in (*key.items, *key.failed):
             if item.cell:
                 taken.setdefault(item.cell, set()).add(item.slot)
-    return split_sections(draw_blocks(cells, taken=taken, limit=request.blocks, rng=rng))
+    return split_sections(_draw_blocks(backlog, request, cells, taken=taken, rng=rng))
+
+
+def _draw_blocks(
+    backlog: Backlog,
+    request: Request,
+    cells: Sequence[StoredCell],
+    *,
+    taken: Mapping[str, Set[int]],
+    rng: Random,
+) -> list[Block]:
+    if not any(set(cell.answered_slots) - taken.get(cell.run.run_id, set()) for cell in cells):
+        return []
+    if _is_even(cells, taken) and not request.decisive:
+        return draw_blocks(cells, taken=taken, limit=request.blocks, items=request.items, rng=rng)
+    evidence = backlog.evidence
+    scores = board_scores(evidence, cells, backlog.pack_of(cells[-1].facts.pack_hash).rubric)
+    beside = find_beside(evidence, cells, scores=scores, champion=request.champion)
+    blocks: list[Block] = []
+    if request.items is not None and request.decisive:
+        blocks = draw_next(
+            cells, taken=taken, scores=scores, items=request.items, champion=request.champion, rng=rng
+        )
+    if not blocks:
+        blocks = draw_blocks(cells, taken=taken, limit=request.blocks, items=request.items, rng=rng)
+        return accompany(blocks, cells, beside=beside, rng=rng)
+    drawn = {run_id: set(slots) for run_id, slots in taken.items()}
+    for member in (member for block in blocks for member in block.members):
+        drawn.setdefault(member.cell.run.run_id, set()).add(member.slot)
+    # Arms that were left out because they cannot win are not shown again either.
+    used_up = {
+        cell.run.run_id for cell in cells if len(drawn.get(cell.run.run_id, ())) == len(cell.facts.slots)
+    }
+    beside = {run_id: slots for run_id, slots in beside.items() if run_id in used_up}
+    # What is left of a scenario may be failures alone: they cost nothing and must count too.
+    left = draw_blocks(cells, taken=drawn, limit=0, rng=rng)
+    return [*accompany(blocks, cells, beside=beside, rng=rng), *left]
+
+
+def _is_even(cells: Sequence[StoredCell], taken: Mapping[str, Set[int]]) -> bool:
+    """Whether all arms of every scenario have equally much left: none came later."""
+    left: dict[str, set[int]] = {}
+    for cell in cells:
+        count = len(cell.facts.slots) - len(taken.get(cell.run.run_id, ()))
+        left.setdefault(cell.facts.scenario_hash, set()).add(count)
+    return all(len(counts) == 1 for counts in left.values())
+
+
+def _slots_of(backlog: Backlog, judged_by: str) -> dict[str, set[int]]:
+    """What this judge has in open sittings, however it was drawn."""
+    found: dict[str, set[int]] = {}
+    for sitting in backlog.evidence.sittings:
+        if sitting.is_open(backlog.now_ms) and sitting.meant_for == judged_by:
+            for item in backlog.key_of(sitting).items:
+                found.setdefault(item.cell, set()).add(item.slot)
+    return found
 
 
 def make_sittings(
@@ -61,21 +146,35 @@ def make_sittings(
     return sittings
 
 
-def lonely_arms(sections: Sequence[Sequence[Block]], cells: Sequence[StoredCell]) -> list[str]:
-    """Arms that would be judged in blocks without all arms of the scenario: added after the others."""
+def tell_late_arms(sections: Sequence[Sequence[Block]], cells: Sequence[StoredCell]) -> list[str]:
+    """What people should know of blocks without all arms of their scenario: some came after the others."""
     arms: dict[str, set[str]] = {}
     for cell in cells:
         arms.setdefault(cell.facts.scenario_hash, set()).add(cell.facts.arm)
-    lonely: set[str] = set()
+    alone: set[str] = set()
+    again = 0
     for block in (block for section in sections for block in section):
         there = {member.cell.facts.arm for member in block.members}
-        if there != arms[block.scenario]:
-            lonely |= there
-    return sorted(lonely)
+        again += sum(member.again for member in block.members)
+        if there != arms[block.scenario] and not any(member.again for member in block.members):
+            alone |= there
+    remarks: list[str] = []
+    if again:
+        remarks.append(
+            f"{again} tips that were judged before are shown again: late arms are judged beside them"
+        )
+    if alone:
+        remarks.append(f"not judged together with all arms of their scenarios: {', '.join(sorted(alone))}")
+    return remarks
 
 
 def store_sittings(
-    sittings: Sequence[Sitting], *, request: Request, cell: StoredCell, registrar: Registrar
+    sittings: Sequence[Sitting],
+    *,
+    request: Request,
+    cell: StoredCell,
+    registrar: Registrar,
+    files: Mapping[str, str] | None = None,
 ) -> None:
     """Makes the lease: the items are with this judge. Nothing may be handed out before it stands.
 
@@ -87,18 +186,25 @@ def store_sittings(
         facts = SittingFacts(
             token=sitting.token,
             tier="lazy",
-            judge_kind=request.judge_kind or cell.facts.judge_kind,
+            judge_kind=request.sits or request.judge_kind or cell.facts.judge_kind,
             rubric=cell.facts.rubric,
             rubric_hash=cell.facts.rubric_hash,
             pack_hash=cell.facts.pack_hash,
-            drawn="block",
+            drawn=request.drawn,
             order_seed=sitting.order_seed,
-            expires_ms=write.start_time + LEASE_MS,
+            expires_ms=write.start_time + (LIVE_LEASE_MS if request.live else LEASE_MS),
+            live=request.live,
             items=len(sitting.items),
             anchors=len(sitting.anchors),
             blocks=sitting.blocks,
         )
-        registrar.tracking.submit(sitting_write(facts, sitting.key, judged_by=request.judged_by, write=write))
+        ready = sitting_write(facts, sitting.key, judged_by=request.judged_by, write=write)
+        if request.live:
+            # Who opens a live sitting has it; a sheet belongs to whoever answers first.
+            ready = ready.model_copy(update={"params": {"judged_by": request.judged_by}})
+        registrar.tracking.submit(
+            ready.model_copy(update={"artifacts": {**ready.artifacts, **(files or {})}})
+        )
     report = registrar.tracking.flush()
     if report.left_in_journal or report.refused:
         raise TrackingUnavailable(

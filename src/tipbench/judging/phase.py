@@ -1,6 +1,8 @@
 """Judge, as one phase: hand a sheet out, take it in, end judging. Reads the store, writes the store."""
 
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tipbench.errors import SheetError, UsageError
@@ -10,6 +12,7 @@ from tipbench.judging.apply import (
     check_sheet,
     close_all,
     close_expired,
+    close_with_late,
     load_sheet,
     refresh_views,
 )
@@ -17,10 +20,19 @@ from tipbench.judging.backlog import Backlog, read_backlog
 from tipbench.judging.closing import Registrar
 from tipbench.judging.export import Handout, check_target, export_sheet, finish_interrupted
 from tipbench.judging.handout import Request
+from tipbench.judging.judges import Bench, JudgesReport, read_judges
 from tipbench.judging.status import Status, read_status
+from tipbench.records import Pack, Rubric
 from tipbench.tracking import Tracking
+from tipbench.tracking.cells import StoredCell
 from tipbench.tracking.locks import hold_lock
-from tipbench.tracking.sittings import EndOfJudging, end_of_judging_write
+from tipbench.tracking.sittings import (
+    Decision,
+    EndOfJudging,
+    StoredSitting,
+    decision_write,
+    end_of_judging_write,
+)
 from tipbench.tracking.stamps import Stamps
 
 
@@ -41,6 +53,7 @@ class Judging:
     tracking: Tracking
     stamps: Stamps
     locks: Path
+    packs: dict[str, Pack] = field(default_factory=dict[str, Pack], repr=False)
 
     def hand_out(self, path: Path, request: Request, *, experiment: str) -> Handout | None:
         """The sheet written to the file; None when nothing waits.
@@ -49,14 +62,9 @@ class Judging:
             UsageError: the file exists, or judging of the experiment was closed.
         """
         check_target(path)
-        registrar = self._registrar(experiment)
-        with hold_lock(self._lock(registrar)):
-            backlog = self._tidy_backlog(registrar)
-            if backlog.evidence.judging_closed:
-                raise UsageError(
-                    f"judging of {experiment!r} was closed: {backlog.evidence.close_reason}",
-                    hint=f"Open it again: tipbench judge reopen --experiment {experiment!r} --reason …",
-                )
+        with self.locked(experiment) as registrar:
+            backlog = self.read_tidy(registrar)
+            backlog.check_open(experiment)
             interrupted = finish_interrupted(path, backlog.evidence, experiment=registrar.experiment)
             return interrupted or export_sheet(path, request, backlog=backlog, registrar=registrar)
 
@@ -67,36 +75,34 @@ class Judging:
             SheetError: names every problem by item; nothing was stored.
         """
         sheet = load_sheet(path, experiment=experiment)
-        registrar = self._registrar(sheet.experiment)
+        registrar = self.registrar(sheet.experiment)
         if registrar.experiment.uid != sheet.experiment_uid:
             raise SheetError(
                 f"{str(path)!r} is a sheet of another experiment that was also called {sheet.experiment!r}",
                 hint="Is this the MLflow server it was exported from?",
             )
-        with hold_lock(self._lock(registrar)):
+        with self.locked(sheet.experiment) as registrar:
             self.tracking.deliver_left_over()
-            backlog = self._read(registrar, fresh=True)
+            backlog = self.read(registrar, fresh=True)
             filled = check_sheet(path, sheet, backlog=backlog, judged_by=judged_by)
             sections = tuple(apply_sections(filled, runs=backlog.runs, registrar=registrar, close=close))
-            backlog = self._read(registrar, fresh=True)
+            backlog = self.read(registrar, fresh=True)
             if close_expired(backlog, registrar):
-                backlog = self._read(registrar, fresh=True)
+                backlog = self.read(registrar, fresh=True)
             refresh_views(backlog, registrar)
         status = read_status(backlog.evidence, experiment=sheet.experiment, now_ms=backlog.now_ms)
         return Taken(sheet.experiment, sections, status)
 
     def end(self, reason: str, *, experiment: str) -> None:
         """Ends judging: open sittings are closed, what is not judged stays so."""
-        registrar = self._registrar(experiment)
-        with hold_lock(self._lock(registrar)):
-            backlog = self._tidy_backlog(registrar)
+        with self.locked(experiment) as registrar:
+            backlog = self.read_tidy(registrar)
             close_all(backlog.evidence.sittings, backlog, registrar)
             self._store_end(EndOfJudging(closed=True, reason=reason), registrar)
 
     def reopen(self, reason: str, *, experiment: str) -> None:
         """Opens judging again: what is not judged waits."""
-        registrar = self._registrar(experiment)
-        with hold_lock(self._lock(registrar)):
+        with self.locked(experiment) as registrar:
             self.tracking.deliver_left_over()
             self._store_end(EndOfJudging(closed=False, reason=reason), registrar)
 
@@ -106,44 +112,99 @@ class Judging:
         Raises:
             UsageError: there is no such sitting.
         """
-        registrar = self._registrar(experiment)
-        with hold_lock(self._lock(registrar)):
-            backlog = self._tidy_backlog(registrar)
-            found = [sitting for sitting in backlog.evidence.sittings if sitting.facts.token == token]
-            if not found:
-                raise UsageError(
-                    f"experiment {experiment!r} has no sitting {token!r}",
-                    hint=f"List them: tipbench judge status --experiment {experiment!r}",
-                )
-            close_all(found, backlog, registrar)
-            backlog = self._read(registrar, fresh=True)
+        with self.locked(experiment) as registrar:
+            backlog = self.read_tidy(registrar)
+            close_all([find_sitting(token, backlog, registrar)], backlog, registrar)
+            backlog = self.read(registrar, fresh=True)
             refresh_views(backlog, registrar)
-        return next(s.state for s in backlog.evidence.sittings if s.facts.token == token)
+        return find_sitting(token, backlog, registrar).state
+
+    def decide(self, decision: Decision, *, experiment: str, with_late: bool = False) -> StoredSitting:
+        """A person's word on a closed sitting, whatever the rule said; gives the sitting as it is now.
+
+        `with_late` lets answers count that came after the close.
+
+        Raises:
+            UsageError: there is no such sitting, it is open, or no answer came late.
+        """
+        with self.locked(experiment) as registrar:
+            backlog = self.read_tidy(registrar)
+            sitting = find_sitting(decision.sitting, backlog, registrar)
+            if sitting.closed is None:
+                raise UsageError(
+                    f"sitting {decision.sitting} is still open",
+                    hint="Close it first: tipbench judge --apply FILE --close, or tipbench judge release.",
+                )
+            if with_late:
+                decision = decision.model_copy(
+                    update={"closed": close_with_late(sitting, backlog, registrar)}
+                )
+            self.tracking.deliver(decision_write(decision, write=self.stamps.blank(registrar.experiment)))
+            backlog = self.read(registrar, fresh=True)
+            refresh_views(backlog, registrar)
+        return find_sitting(decision.sitting, backlog, registrar)
+
+    def judges(self, experiments: Iterable[str]) -> JudgesReport:
+        """All sittings of these experiments, and how far their judges agree; only reads."""
+        benches: list[Bench] = []
+        for name in experiments:
+            backlog = self.read(self.registrar(name))
+
+            def rubric_of(cell: StoredCell, backlog: Backlog = backlog) -> Rubric:
+                return backlog.pack_of(cell.facts.pack_hash).rubric
+
+            benches.append(Bench(name, backlog.evidence, rubric_of))
+        return read_judges(benches, now_ms=self.stamps.now_ms())
 
     def status(self, *, experiment: str, fresh: bool = False) -> Status:
         """Where judging stands; only reads."""
-        backlog = self._read(self._registrar(experiment), fresh=fresh)
+        backlog = self.read(self.registrar(experiment), fresh=fresh)
         return read_status(backlog.evidence, experiment=experiment, now_ms=backlog.now_ms)
 
     def _store_end(self, end: EndOfJudging, registrar: Registrar) -> None:
         blank = self.stamps.blank(registrar.experiment)
         self.tracking.deliver(end_of_judging_write(end, write=blank))
-        refresh_views(self._read(registrar, fresh=True), registrar)
+        refresh_views(self.read(registrar, fresh=True), registrar)
 
-    def _registrar(self, experiment: str) -> Registrar:
+    @contextmanager
+    def locked(self, experiment: str) -> Generator[Registrar]:
+        """One command of this host at a time."""
+        registrar = self.registrar(experiment)
+        with hold_lock(self.locks / f"judge-{registrar.experiment.uid}.lock"):
+            yield registrar
+
+    def registrar(self, experiment: str) -> Registrar:
+        """Where sittings of the experiment are stored."""
         return Registrar(self.tracking, self.tracking.find_experiment(experiment), self.stamps)
 
-    def _read(self, registrar: Registrar, *, fresh: bool) -> Backlog:
-        return read_backlog(self.tracking, registrar.experiment, now_ms=self.stamps.now_ms(), fresh=fresh)
+    def read(self, registrar: Registrar, *, fresh: bool = False) -> Backlog:
+        """What the store holds."""
+        return read_backlog(
+            self.tracking, registrar.experiment, now_ms=self.stamps.now_ms(), packs=self.packs, fresh=fresh
+        )
 
-    def _tidy_backlog(self, registrar: Registrar) -> Backlog:
-        """What the store holds, after everything that ran out was closed."""
+    def read_tidy(self, registrar: Registrar) -> Backlog:
+        """What the store holds, after everything that ran out was closed and the views follow."""
         self.tracking.deliver_left_over()
-        backlog = self._read(registrar, fresh=False)
+        backlog = self.read(registrar)
         if close_expired(backlog, registrar):
-            backlog = self._read(registrar, fresh=True)
-            refresh_views(backlog, registrar)
+            backlog = self.read(registrar, fresh=True)
+        # Also when nothing ran out: whoever closed the last sitting may have been killed before this.
+        refresh_views(backlog, registrar)
         return backlog
 
-    def _lock(self, registrar: Registrar) -> Path:
-        return self.locks / f"judge-{registrar.experiment.uid}.lock"
+
+def find_sitting(token: str, backlog: Backlog, registrar: Registrar) -> StoredSitting:
+    """The sitting of that token.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for sitting in backlog.evidence.sittings:
+        if sitting.facts.token == token:
+            return sitting
+    name = registrar.experiment.name
+    raise UsageError(
+        f"experiment {name!r} has no sitting {token!r}",
+        hint=f"List them: tipbench judge status --experiment {name!r}",
+    )

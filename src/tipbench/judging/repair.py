@@ -53,7 +53,7 @@ def repair_experiment(
     with hold_lock(locks / f"judge-{experiment.uid}.lock"):
         if not dry_run:
             tracking.deliver_left_over()
-        findings = _look_at(read_backlog(tracking, experiment, now_ms=now_ms, fresh=True))
+        findings = _look_at(read_backlog(tracking, experiment, now_ms=now_ms, packs={}, fresh=True))
         for finding in findings:
             if finding.is_wrong and not dry_run:
                 tracking.overrule(

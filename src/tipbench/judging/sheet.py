@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, StrictBool, StrictInt
 
 from tipbench.flags import compute_flags
+from tipbench.inert import make_inert
 from tipbench.judging.anchors import choose_anchors
 from tipbench.judging.blind import make_id, mask_names
 from tipbench.judging.blocks import Block, Member
@@ -124,7 +125,7 @@ def build_sitting(blocks: Sequence[Block], *, desk: Desk, seen: Set[str], order_
         rng=rng,
     )
     for anchor in anchors:
-        text = mask_names(anchor.text, desk.models)
+        text = _shown_text(anchor.text, desk)
         flags = compute_flags(anchor.text, desk.rubric)
         shown.append(_Shown(scenario=anchor.scenario, text=text, flags=flags, anchor=anchor.id))
     rng.shuffle(shown)
@@ -194,12 +195,17 @@ def _show_member(member: Member, block: int, desk: Desk) -> _Shown:
     facts = member.cell.facts
     return _Shown(
         scenario=facts.scenario_hash,
-        text=mask_names(candidate.text, desk.models),
+        text=_shown_text(candidate.text, desk),
         flags=candidate.flags,
         block=block,
         cell=member.cell.run.run_id,
         slot=member.slot,
     )
+
+
+def _shown_text(text: str, desk: Desk) -> str:
+    """The same in the file, over MCP and at the terminal: inert, and without the name of its model."""
+    return mask_names(make_inert(text), desk.models)
 
 
 def _label_scenarios(shown: Sequence[_Shown], desk: Desk, rng: random.Random) -> dict[str, SheetScenario]:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from tipbench.records import Record
 from tipbench.tracking.evidence import Evidence
-from tipbench.tracking.sittings import StoredSitting
+from tipbench.tracking.sittings import Decision, StoredDrift, StoredSitting
 
 
 class SittingLine(Record):
@@ -21,6 +21,9 @@ class SittingLine(Record):
     submissions: int
     drawn: str
     expires: str
+    drift: StoredDrift | None = None
+    decision: Decision | None = None
+    late: int = 0
 
 
 class Status(Record):
@@ -53,18 +56,19 @@ def read_status(evidence: Evidence, *, experiment: str, now_ms: int) -> Status:
         waiting_for_auto=auto,
         close_reason=evidence.close_reason,
         by_judge=by_judge,
-        sittings=tuple(_line(sitting, now_ms) for sitting in evidence.sittings),
+        sittings=tuple(sitting_line(sitting, now_ms) for sitting in evidence.sittings),
     )
 
 
-def _line(sitting: StoredSitting, now_ms: int) -> SittingLine:
+def sitting_line(sitting: StoredSitting, now_ms: int) -> SittingLine:
+    """One sitting as people see it now."""
     facts = sitting.facts
     state = sitting.state
     if state == "open" and not sitting.is_open(now_ms):
         state = "expired" if not sitting.claimed_close else "closing"
     return SittingLine(
         sitting=facts.token,
-        judged_by=sitting.judged_by or sitting.run.tags.get("tipbench.for", ""),
+        judged_by=sitting.meant_for,
         judge_kind=facts.judge_kind,
         state=state,
         items=facts.items - facts.anchors,
@@ -73,5 +77,8 @@ def _line(sitting: StoredSitting, now_ms: int) -> SittingLine:
         blocks_counted=len(sitting.closed.blocks) if sitting.closed and sitting.counts else 0,
         submissions=len(sitting.submissions),
         drawn=facts.drawn,
-        expires=datetime.fromtimestamp(facts.expires_ms / 1000, tz=UTC).isoformat(timespec="seconds"),
+        drift=sitting.drift,
+        decision=sitting.decision,
+        late=len(sitting.late),
+        expires=datetime.fromtimestamp(sitting.expires_ms / 1000, tz=UTC).isoformat(timespec="seconds"),
     )

@@ -11,20 +11,11 @@ from tipbench.tracking.sittings import (
     BlindKey,
     StoredSitting,
     Submission,
-    submission_file,
     submission_write,
 )
 
 Verdicts = Mapping[str, tuple[Verdict, ...]]
 """Run id of a cell → what a sitting says of it."""
-
-
-def read_answers(sitting: StoredSitting, registrar: Registrar) -> dict[str, Answer]:
-    """Everything this sitting has said so far."""
-    if not sitting.submissions:
-        return {}
-    file = submission_file(sitting.submissions[-1])
-    return Submission.model_validate_json(registrar.tracking.read_artifact(sitting.run, file)).answers
 
 
 def make_verdicts(key: BlindKey, answers: Mapping[str, Answer], *, drawn: Drawn) -> Verdicts:
@@ -52,7 +43,7 @@ def store_submission(
     cells: Mapping[str, StoredCell],
     registrar: Registrar,
 ) -> int:
-    """Stores what the sitting says now and returns the number of the submission.
+    """Stores what the sitting says now and returns the number of the submission. A live lease is renewed.
 
     Raises:
         TrackingUnavailable: not everything could be stored; the same command again completes it.

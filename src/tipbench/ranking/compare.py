@@ -2,8 +2,9 @@
 
 from tipbench.errors import UsageError
 from tipbench.pack import parse_pack
-from tipbench.ranking.standings import By, Report, make_report, make_scores
+from tipbench.ranking.standings import By, Report, make_report
 from tipbench.records import Rubric
+from tipbench.scores import find_levels, make_scores
 from tipbench.stats import CellVariance, cell_variance
 from tipbench.tracking import Tracking
 from tipbench.tracking.contents import check_contents
@@ -28,7 +29,8 @@ def read_cell_variance(tracking: Tracking, name: str) -> CellVariance:
         MixedContents: one name stands for several contents.
     """
     evidence, rubric = _read_evidence(tracking, name, fresh=False)
-    found = cell_variance(make_scores(evidence, evidence.cells, rubric, "arm"))
+    levels = find_levels(evidence, rubric)
+    found = cell_variance(make_scores(evidence, evidence.cells, rubric=rubric, levels=levels))
     if found is None:
         raise UsageError(
             f"experiment {name!r} does not say yet how much its cells vary",

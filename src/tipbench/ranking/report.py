@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tipbench.inert import cell_for_csv, make_inert_line
 from tipbench.ranking.standings import Report, Standing
 
 
@@ -35,22 +36,28 @@ def format_csv(report: Report) -> str:
     parts = list(dict.fromkeys(part for standing in report.standings for part in standing.parts))
     flags = list(dict.fromkeys(flag for standing in report.standings for flag in standing.computed))
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        [report.by, "place", "tied_for_first", "verdicts", "failures_drawn", "composite"]
-        + ["compared_with", "difference", "low", "high", *parts, "cells", "candidates", "answered"]
-        + [f"computed_{flag}" for flag in flags]
-        + ["diversity", "latency_seconds", "tokens_per_second", "pinned"]
-    )
+    first = (report.by, "place", "tied_for_first", "verdicts", "failures_drawn", "composite")
+    pair_of = ("compared_with", "difference", "low", "high")
+    computed = (f"computed_{flag}" for flag in flags)
+    last = ("diversity", "latency_seconds", "tokens_per_second", "pinned")
+    names = (*first, *pair_of, *parts, "cells", "candidates", "answered", *computed, *last)
+    writer.writerow(map(cell_for_csv, names))
     for line in report.standings:
         against = line.against_best
         pair = ["", "", "", ""]
         if against is not None:
             pair = [
-                _inert(against.to),
+                cell_for_csv(against.to),
                 *(f"{x:.4f}" for x in (against.difference, against.low, against.high)),
             ]
         writer.writerow(
-            [_inert(line.name), line.place or "", line.tied_for_first, line.verdicts, line.failures_drawn]
+            [
+                cell_for_csv(line.name),
+                line.place or "",
+                line.tied_for_first,
+                line.verdicts,
+                line.failures_drawn,
+            ]
             + [_number(line.composite, ".4f"), *pair, *(_number(line.parts.get(p), ".4f") for p in parts)]
             + [line.cells, line.candidates, line.answered]
             + [_number(line.computed.get(flag), ".4f") for flag in flags]
@@ -114,7 +121,7 @@ def _table(report: Report, title: str, texts: Sequence[str], numbers: Sequence[s
 
 def _marked(line: Standing) -> str:
     """The name as shown in a table; a remark below says what the mark means."""
-    return escape(line.name) + ("" if line.pinned else " (unpinned)")
+    return escape(make_inert_line(line.name)) + ("" if line.pinned else " (unpinned)")
 
 
 def _interval(line: Standing, *, best: bool) -> str:
@@ -150,7 +157,3 @@ def _number(value: float | None, form: str) -> str:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.0%}"
-
-
-def _inert(text: str) -> str:
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

@@ -1,9 +1,8 @@
 """Standings: the evidence of one experiment as a leaderboard that says how sure it is."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import combinations
 from math import isfinite
 from statistics import fmean
 from typing import Literal
@@ -11,13 +10,15 @@ from typing import Literal
 from pydantic import Field
 
 from tipbench.records import CellFacts, Record, Rubric
-from tipbench.stats import Leaderboard, Score, leaderboard
+from tipbench.scores import find_levels, make_scores, name_arm
+from tipbench.stats import Leaderboard, leaderboard
+from tipbench.stats.levels import Place
 from tipbench.tracking.cells import StoredCell
 from tipbench.tracking.evidence import Evidence, GivenVerdict
 
 By = Literal["arm", "model", "prompt"]
 NAME_OF: dict[By, Callable[[CellFacts], str]] = {
-    "arm": lambda facts: facts.arm,
+    "arm": name_arm,
     "model": lambda facts: facts.model,
     "prompt": lambda facts: facts.prompt,
 }
@@ -95,7 +96,9 @@ class _Group:
 def make_report(evidence: Evidence, *, experiment: str, rubric: Rubric, by: By = "arm") -> Report:
     """The leaderboard of an experiment whose contents were checked."""
     compared, left_out = _crossed(evidence.cells, by)
-    board = leaderboard(make_scores(evidence, compared, rubric, by))
+    levels = find_levels(evidence, rubric)
+    scores = make_scores(evidence, compared, rubric=rubric, levels=levels, name_of=NAME_OF[by])
+    board = leaderboard(scores)
     groups = _group(evidence, by)
     answered = sum(cell.answered_count for cell in evidence.cells)
     waiting, waiting_for_auto = evidence.count_waiting()
@@ -118,7 +121,12 @@ def make_report(evidence: Evidence, *, experiment: str, rubric: Rubric, by: By =
         standings=tuple(lines),
         pairs=_all_pairs(board),
         set_aside=tuple(sorted(str(arm) for arm in board.set_aside)) if board.estimate else (),
-        remarks=(*left_out, *_remarks(evidence, board), *_backlog_remarks(evidence, waiting_for_auto)),
+        remarks=(
+            *left_out,
+            *_remarks(evidence, board),
+            *_level_remarks(levels),
+            *_backlog_remarks(evidence, waiting_for_auto),
+        ),
     )
 
 
@@ -138,33 +146,6 @@ def _crossed(cells: Sequence[StoredCell], by: By) -> tuple[Sequence[StoredCell],
     dropped = sorted(everything - common)
     remarks = [f"left out, not every {by} has it: {other} {', '.join(dropped)}"] if dropped else []
     return [cell for cell in cells if NAME_OF[other](cell.facts) in common], remarks
-
-
-def make_scores(evidence: Evidence, cells: Iterable[StoredCell], rubric: Rubric, by: By) -> list[Score]:
-    """What the statistics read of these cells: every slot, judged or not."""
-    judged = evidence.lazy_by_cell()
-    scores: list[Score] = []
-    for cell in cells:
-        facts = cell.facts
-        name, arm = NAME_OF[by](facts), facts.arm
-        verdicts = judged.get(cell.run.run_id, {})
-        for slot in range(len(facts.slots)):
-            given = verdicts.get(slot)
-            scores.append(
-                Score(
-                    arm=name,
-                    scenario=facts.scenario,
-                    candidate=(arm, slot),
-                    lazy=None if given is None else _composite(given, rubric),
-                    sitting=None if given is None else given.sitting.facts.token,
-                )
-            )
-    return scores
-
-
-def _composite(given: GivenVerdict, rubric: Rubric) -> float:
-    verdict = given.verdict
-    return rubric.lowest if verdict.failed else rubric.composite(verdict.scores, verdict.flags)
 
 
 def _group(evidence: Evidence, by: By) -> list[_Group]:
@@ -255,7 +236,9 @@ def _remarks(evidence: Evidence, board: Leaderboard) -> list[str]:
     if unpinned := sorted({cell.facts.model for cell in evidence.cells if not cell.facts.pinned}):
         remarks.append(f"unpinned, the server may change it under this name: {', '.join(unpinned)}")
     if evidence.doubles:
-        remarks.append(f"{len(evidence.doubles)} verdicts are doubles: they count for agreement only")
+        remarks.append(
+            f"{len(evidence.doubles)} verdicts are doubles: they count for agreement, not for the board"
+        )
     if evidence.duplicates:
         remarks.append(f"{len(evidence.duplicates)} cells are stored twice under one key: one of each counts")
     return remarks
@@ -273,11 +256,25 @@ def _backlog_remarks(evidence: Evidence, waiting_for_auto: int) -> list[str]:
     return remarks
 
 
+def _level_remarks(levels: Mapping[Place, float]) -> list[str]:
+    scenarios = {scenario for scenario, _ in levels}
+    if not scenarios:
+        return []
+    return [
+        f"in {len(scenarios)} scenarios arms were judged in different sittings: their levels are evened out"
+    ]
+
+
 def _judged_apart(evidence: Evidence) -> list[str]:
-    """Arms that share no block with most other judged arms: they came later and were judged alone."""
-    blocks: dict[str, set[tuple[str, int]]] = {}
-    for given in evidence.lazy:
+    """Arms that share no block with most others, also not over a third one: they were judged alone."""
+    groups: list[set[str]] = []
+    blocks: dict[tuple[str, int], set[str]] = {}
+    again = (given for given in evidence.doubles if given.verdict.drawn == "block")
+    for given in (*evidence.lazy, *again):
         place = (given.sitting.facts.token, given.verdict.block)
-        blocks.setdefault(given.cell.facts.arm, set()).add(place)
-    apart = Counter(a for a, b in permutations(blocks, 2) if blocks[a].isdisjoint(blocks[b]))
-    return sorted(arm for arm, others in apart.items() if others > (len(blocks) - 1) / 2)
+        blocks.setdefault(place, set()).add(given.cell.facts.arm)
+    for together in blocks.values():
+        met = [group for group in groups if group & together]
+        groups = [group for group in groups if not group & together] + [together.union(*met)]
+    largest = max(groups, key=len, default=set[str]())
+    return sorted(arm for group in groups if group is not largest for arm in group)

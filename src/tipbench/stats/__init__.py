@@ -4,6 +4,7 @@ from tipbench.stats.agreement import Agreement, Alpha, Delta, ac1, agreement, de
 from tipbench.stats.batches import Next, next_batch
 from tipbench.stats.board import Leaderboard, Pair, Ranks, leaderboard
 from tipbench.stats.gating import Decision, Rule, Terms, examine_gate, gate
+from tipbench.stats.levels import level_shifts
 from tipbench.stats.posterior import p_best
 from tipbench.stats.power import (
     AutoJudge,
@@ -48,6 +49,7 @@ __all__ = [
     "gate",
     "krippendorff_alpha",
     "leaderboard",
+    "level_shifts",
     "next_batch",
     "p_best",
     "scenarios_needed",

@@ -23,20 +23,26 @@ class Next(NamedTuple):
 
 
 def next_batch(
-    scores: Iterable[ScoreLike], k: int, seed: int = 0, *, champion: Hashable = None
+    scores: Iterable[ScoreLike],
+    k: int,
+    seed: int = 0,
+    *,
+    champion: Hashable = None,
+    pending: Iterable[tuple[Hashable, Hashable, Hashable]] = (),
 ) -> list[Next]:
     """About `k` candidates to judge next: whole blocks, at least one; empty when nothing is to gain.
 
     Two blocks of all arms first; then blocks of the arms that are the best with a chance of at least 1 %,
     and of the champion, where the fewest verdicts are; an open block is finished before another begins.
     Nothing is suggested once one arm is the best with a chance of 95 %, when the gate cannot promote anybody
-    over the champion any more, or when everything is judged.
+    over the champion any more, or when everything is judged. `pending` are candidates (arm, scenario,
+    candidate) that are with a judge already: not suggested again, and counted as judged soon.
 
     Raises:
         BadScores: a score is not a finite number, or one candidate has two scores of one tier.
     """
     table = read_scores(scores)
-    plan = _Plan(table, np.random.default_rng(seed))
+    plan = _Plan(table, np.random.default_rng(seed), pending)
     if k < 1 or len(table.arms) < 2:
         return []
     # The seed draws candidates only: whether an arm is dropped must not depend on it.
@@ -70,10 +76,18 @@ def _active(chances: Floats, *, begun: bool, champion: int | None) -> Bools:
 class _Plan:
     """Verdicts there are and verdicts suggested, per cell, and the candidates that are left."""
 
-    def __init__(self, table: Table, random: np.random.Generator) -> None:
+    def __init__(
+        self,
+        table: Table,
+        random: np.random.Generator,
+        pending: Iterable[tuple[Hashable, Hashable, Hashable]],
+    ) -> None:
         self._table, self._random = table, random
         self._counts: Ints = np.zeros(table.shape, dtype=np.intp)
-        judged = np.isfinite(table.lazy)
+        asked = set(pending)
+        rows = zip(table.arm, table.scenario, table.candidates, strict=True)
+        asked_for = [(table.arms[arm], table.scenarios[scenario], c) in asked for arm, scenario, c in rows]
+        judged = np.isfinite(table.lazy) | np.array(asked_for, dtype=np.bool_)
         np.add.at(self._counts, (table.arm[judged], table.scenario[judged]), 1)
         self._left: dict[tuple[int, int], list[Hashable]] = {}
         for row in np.flatnonzero(~judged):

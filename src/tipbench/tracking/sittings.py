@@ -1,6 +1,6 @@
 """Sittings in MLflow: handed out, answered, closed. Blind key and answers are artifacts of the run."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +11,13 @@ from tipbench.tracking.runs import Run
 from tipbench.tracking.write import Write
 
 KEY_FILE = "key.json"
-SittingState = Literal["open", "accepted", "expired"]
+EXPIRES_TAG = "tipbench.expires_ms"
+DRIFT_TAG = "tipbench.drift"
+LEASE_MS = 14 * 24 * 3600 * 1000
+LIVE_LEASE_MS = 30 * 60 * 1000
+"""How long items stay with a judge who does not answer: one with a file, one who is here."""
+SittingState = Literal["open", "accepted", "refused", "expired", "superseded"]
+CLOSED_STATES = ("accepted", "refused", "expired", "superseded")
 
 
 class SittingFacts(Record):
@@ -30,6 +36,7 @@ class SittingFacts(Record):
     anchors: int
     blocks: int
     of: str = ""
+    live: bool = False
 
 
 class KeyItem(Record):
@@ -84,9 +91,35 @@ class Closed(Record):
     judged_by: str = ""
 
 
+class StoredDrift(Record):
+    """What the hidden anchors said about the judge when the sitting was closed."""
+
+    offset: float
+    se: float
+    correction: float
+    slope: float | None
+    alarms: tuple[str, ...]
+    anchors: int
+    exact: bool
+    unanchored: bool = False
+
+
+class Decision(Record):
+    """A person accepts or refuses a sitting, whatever the rule said. The latest one is in force.
+
+    `closed` is set when answers that came after the close shall count too.
+    """
+
+    sitting: str
+    accept: bool
+    reason: str = Field(min_length=1, max_length=2_000)
+    by: str = ""
+    closed: Closed | None = None
+
+
 @dataclass(frozen=True)
 class StoredSitting:
-    """A sitting as MLflow has it."""
+    """A sitting as MLflow has it; `state` and `closed` as the last decision left them."""
 
     run: Run
     facts: SittingFacts
@@ -94,6 +127,13 @@ class StoredSitting:
     judged_by: str
     closed: Closed | None
     submissions: tuple[int, ...]
+    drift: StoredDrift | None = None
+    decision: Decision | None = None
+
+    @property
+    def meant_for(self) -> str:
+        """Whose items they are: who answered, else whom they were handed to."""
+        return self.judged_by or self.run.tags.get("tipbench.for", "")
 
     @property
     def counts(self) -> bool:
@@ -110,9 +150,19 @@ class StoredSitting:
         """The hash of the close that won, also while its winner has not finished writing it."""
         return self.run.params.get("closed", "")
 
+    @property
+    def expires_ms(self) -> int:
+        """When its items go back; activity of a live judge moves it."""
+        return int(self.run.tags.get(EXPIRES_TAG, self.facts.expires_ms))
+
+    @property
+    def late(self) -> tuple[int, ...]:
+        """Submissions that came after the close and do not count."""
+        return tuple(n for n in self.submissions if self.closed and n not in self.closed.submissions)
+
     def is_open(self, now_ms: int) -> bool:
         """Whether its items are still with a judge."""
-        return self.state == "open" and not self.claimed_close and now_ms < self.facts.expires_ms
+        return self.state == "open" and not self.claimed_close and now_ms < self.expires_ms
 
 
 def sitting_write(facts: SittingFacts, key: BlindKey, *, judged_by: str, write: Write) -> Write:
@@ -137,13 +187,14 @@ def sitting_write(facts: SittingFacts, key: BlindKey, *, judged_by: str, write: 
 
 
 def submission_write(submission: Submission, *, sitting: StoredSitting, write: Write) -> Write:
-    """Marks a submission as stored; sent after the verdict tags of its cells."""
+    """Marks a submission as stored; sent after the verdict tags of its cells. It renews a live lease."""
     text = submission.model_dump_json(indent=1)
+    renewed = {EXPIRES_TAG: str(write.start_time + LIVE_LEASE_MS)} if sitting.facts.live else {}
     return write.model_copy(
         update={
             "run_id": sitting.run.run_id,
             "artifacts": {submission_file(submission.n): text},
-            "tags": {f"submission:{submission.n}": content_hash(text)},
+            "tags": {f"submission:{submission.n}": content_hash(text)} | renewed,
         }
     )
 
@@ -163,35 +214,55 @@ def close_hash(closed: Closed) -> str:
     return content_hash(closed.model_dump())
 
 
-def read_sittings(runs: Iterable[Run]) -> list[StoredSitting]:
+def read_sittings(runs: Sequence[Run]) -> list[StoredSitting]:
     """All sittings that were handed out, oldest first."""
+    decisions = _read_decisions(runs)
     found = [
-        _read_sitting(run)
+        _read_sitting(run, decisions.get(run.tags.get("tipbench.sitting", "")))
         for run in runs
         if run.tags.get("tipbench.kind") == "sitting" and "tipbench.facts" in run.tags
     ]
     return sorted(found, key=lambda sitting: (sitting.run.start_time, sitting.facts.token))
 
 
-def _read_sitting(run: Run) -> StoredSitting:
+def _read_sitting(run: Run, decision: Decision | None) -> StoredSitting:
     closed = (
         Closed.model_validate_json(run.tags["tipbench.closed"]) if "tipbench.closed" in run.tags else None
     )
     if closed is not None and close_hash(closed) != run.params.get("closed"):
         closed = None
     state = run.tags.get("tipbench.state", "open")
+    if decision is not None and closed is not None:
+        state = "accepted" if decision.accept else "refused"
+        closed = decision.closed or closed
     return StoredSitting(
         run=run,
         facts=SittingFacts.model_validate_json(run.tags["tipbench.facts"]),
-        state=state if state in {"accepted", "expired"} else "open",  # pyright: ignore[reportArgumentType]
+        state=state if state in CLOSED_STATES else "open",  # pyright: ignore[reportArgumentType]
         judged_by=run.params.get("judged_by", ""),
         closed=closed,
         submissions=_submission_numbers(run.tags),
+        drift=StoredDrift.model_validate_json(run.tags[DRIFT_TAG]) if DRIFT_TAG in run.tags else None,
+        decision=decision,
     )
 
 
 def _submission_numbers(tags: Mapping[str, str]) -> tuple[int, ...]:
     return tuple(sorted(int(name.split(":")[1]) for name in tags if name.startswith("submission:")))
+
+
+def decision_write(decision: Decision, *, write: Write) -> Write:
+    """The run of a person's decision about a sitting."""
+    word = "accepted" if decision.accept else "refused"
+    return _complete_run("decision", f"sitting {decision.sitting} {word}", decision, write)
+
+
+def _read_decisions(runs: Iterable[Run]) -> dict[str, Decision]:
+    """Token → the latest decision about that sitting."""
+    decisions = [
+        Decision.model_validate_json(run.tags["tipbench.facts"]) for run in _complete(runs, "decision")
+    ]
+    return {decision.sitting: decision for decision in decisions}
 
 
 class EndOfJudging(Record):
@@ -203,29 +274,38 @@ class EndOfJudging(Record):
 
 def end_of_judging_write(end: EndOfJudging, *, write: Write) -> Write:
     """The run that ends judging of an experiment or opens it again."""
+    return _complete_run("close", "judging closed" if end.closed else "judging reopened", end, write)
+
+
+def read_close_of_judging(runs: Iterable[Run]) -> str | None:
+    """Why judging of this experiment was closed; None while it is open."""
+    found = _complete(runs, "close")
+    if not found:
+        return None
+    end = EndOfJudging.model_validate_json(found[-1].tags["tipbench.facts"])
+    return end.reason if end.closed else None
+
+
+def _complete_run(kind: str, name: str, facts: Record, write: Write) -> Write:
     return write.model_copy(
         update={
-            "run_name": "judging closed" if end.closed else "judging reopened",
+            "run_name": name,
             "tags_at_create": {
-                "tipbench.kind": "close",
+                "tipbench.kind": kind,
                 "tipbench.schema": str(SCHEMA),
                 "tipbench.state": "open",
             },
-            "tags": {"tipbench.state": "complete", "tipbench.facts": end.model_dump_json()},
+            "tags": {"tipbench.state": "complete", "tipbench.facts": facts.model_dump_json()},
             "end_time": write.start_time,
         }
     )
 
 
-def read_close_of_judging(runs: Iterable[Run]) -> str | None:
-    """Why judging of this experiment was closed; None while it is open."""
+def _complete(runs: Iterable[Run], kind: str) -> list[Run]:
+    """The complete runs of that kind, oldest first."""
     found = [
         run
         for run in runs
-        if run.tags.get("tipbench.kind") == "close" and run.tags.get("tipbench.state") == "complete"
+        if run.tags.get("tipbench.kind") == kind and run.tags.get("tipbench.state") == "complete"
     ]
-    if not found:
-        return None
-    latest = max(found, key=lambda run: (run.start_time, run.run_id))
-    end = EndOfJudging.model_validate_json(latest.tags["tipbench.facts"])
-    return end.reason if end.closed else None
+    return sorted(found, key=lambda run: (run.start_time, run.run_id))

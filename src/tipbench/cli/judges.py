@@ -1,0 +1,88 @@
+"""`tipbench judges`."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from tipbench.cli.judge import open_judging
+from tipbench.cli.session import Session, mlflow_options, open_session
+from tipbench.errors import TipbenchError, UsageError
+from tipbench.judging.drift_plot import draw_drift
+from tipbench.judging.judges import JudgePair, JudgeSitting, JudgesReport
+
+
+@click.command(name="judges")
+@click.option("--experiment", help="Only this experiment [default: all].")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the drift over time: an SVG file."
+)
+@mlflow_options
+def command(*, experiment: str | None, as_json: bool, plot: Path | None, **flags: object) -> None:
+    """Every sitting with its drift, and how far the judges agree."""
+    with open_session(flags, for_machines=as_json) as session:
+        names = [experiment] if experiment else [each.name for each in session.tracking.list_experiments()]
+        report = open_judging(session).judges(names)
+        if plot is not None:
+            _write_plot(plot, report)
+        if as_json:
+            click.echo(report.model_dump_json(indent=1))
+        else:
+            _print_report(session, report)
+
+
+def _write_plot(path: Path, report: JudgesReport) -> None:
+    drawing = draw_drift(report.sittings)
+    if drawing is None:
+        raise UsageError("no closed sitting with anchors yet: there is nothing to draw")
+    try:
+        path.write_text(drawing, encoding="utf-8")
+    except OSError as error:
+        raise TipbenchError(f"{str(path)!r} cannot be written: {error.strerror}") from error
+
+
+def _print_report(session: Session, report: JudgesReport) -> None:
+    if not report.sittings:
+        session.say.print("nobody has judged yet")
+        return
+    table = Table("closed", "experiment", "sitting", "judge", "state", "items")
+    for name in ("offset", "slope"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("remarks")
+    for each in report.sittings:
+        table.add_row(*map(escape, _row(each)))
+    session.say.print(table)
+    if report.pairs:
+        table = Table("judges", "both judged", "α", "bias", "flags (AC1)")
+        for pair in report.pairs:
+            table.add_row(*map(escape, _pair_row(pair)))
+        session.say.print(table)
+
+
+def _row(each: JudgeSitting) -> list[str]:
+    line, drift = each.line, each.line.drift
+    closed = datetime.fromtimestamp(each.closed_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M")
+    measured = drift is not None and drift.anchors > 0
+    return [
+        closed if each.closed_ms else "",
+        each.experiment,
+        line.sitting,
+        line.judged_by,
+        line.state,
+        str(line.items),
+        f"{drift.offset:+.1f} ± {drift.se:.1f}" if drift and measured else "",
+        f"{drift.slope:.2f}" if drift and drift.slope is not None else "",
+        each.mark,
+    ]
+
+
+def _pair_row(pair: JudgePair) -> list[str]:
+    alpha = "–"
+    if pair.alpha is not None and pair.low is not None and pair.high is not None:
+        rough = ", rough" if pair.rough else ""
+        alpha = f"{pair.alpha:.2f} [{pair.low:.2f}, {pair.high:.2f}]{rough}"
+    flags = ", ".join(f"{name} {value:.2f}" for name, value in pair.flags.items())
+    return [" / ".join(pair.judges), str(pair.candidates), alpha, f"{pair.bias:+.2f}", flags]

@@ -1,0 +1,44 @@
+"""`tipbench mcp`: judging for any MCP client, over stdio."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import click
+
+from tipbench.cli.judge import open_judging
+from tipbench.cli.session import experiment_option, make_console, mlflow_options, start_session
+from tipbench.errors import TipbenchError
+from tipbench.judging.mcp_tools import JudgeTools
+from tipbench.judging.phase import Judging
+from tipbench.settings import read_settings
+
+
+@click.command(name="mcp")
+@click.option("--judged-by", help="Who judges [default: claude-code-session].")
+@experiment_option
+@mlflow_options
+def command(**flags: object) -> None:
+    """Serve judging to a coding agent over stdio (Model Context Protocol). The agent starts it itself."""
+    try:
+        from tipbench.judging.mcp_server import make_server
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {"mcp", "mcp_types"}:
+            raise
+        raise TipbenchError(
+            "the MCP server needs the extra `mcp`", hint="Install it: pip install 'tipbench[mcp]'"
+        ) from error
+    settings = read_settings(flags)
+    # stdout belongs to the protocol.
+    say = make_console(stderr=True)
+
+    @contextmanager
+    def open_lazily() -> Generator[Judging]:
+        say.print("opening MLflow; a local server that does not run yet is started, which takes a while")
+        with start_session(settings, say=say) as session:
+            yield open_judging(session)
+
+    tools = JudgeTools(open_lazily, judged_by=settings.judged_by, experiment=settings.experiment)
+    try:
+        make_server(tools).run()
+    finally:
+        tools.lose()

@@ -1,0 +1,170 @@
+"""Live judging: leased, renewed, resumed, closed."""
+
+import json
+import multiprocessing
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.collecting import shift_clock
+from tests.conftest import Cli
+from tests.sheets import REFERENCES, fill, sections
+from tipbench.cli.session import make_stamps
+from tipbench.errors import SheetError, UsageError
+from tipbench.judging.handout import Request
+from tipbench.judging.live import LiveJudging, LiveSitting
+from tipbench.judging.phase import Judging
+from tipbench.judging.sheet import SheetItem
+from tipbench.settings import Settings
+from tipbench.tracking import Tracking, open_tracking
+from tipbench.tracking.sittings import LIVE_LEASE_MS, Answer
+
+ANNA, BERT = Request("anna"), Request("bert")
+
+
+@pytest.fixture
+def tracking(cli: Cli, mlflow_url: str) -> Iterator[Tracking]:
+    with open_tracking(Settings(home=cli.home, mlflow_url=mlflow_url)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def live(tracking: Tracking, cli: Cli) -> LiveJudging:
+    return make_live(tracking, cli.home)
+
+
+def make_live(tracking: Tracking, home: Path, *, ahead_ms: int = 0) -> LiveJudging:
+    stamps = shift_clock(ahead_ms) if ahead_ms else make_stamps()
+    return LiveJudging(Judging(tracking, stamps, home / "locks"))
+
+
+def answer(item: SheetItem, score: int = 3) -> Answer:
+    scores = REFERENCES.get(item.text, dict.fromkeys(item.scores, score))
+    return Answer(scores=scores, flags=item.flags)
+
+
+def opened(live: LiveJudging, experiment: str, request: Request = ANNA) -> LiveSitting:
+    sitting = live.open(request, experiment=experiment)
+    assert sitting is not None
+    return sitting
+
+
+def test_item_by_item_until_the_board_follows(cli: Cli, live: LiveJudging, collected: str) -> None:
+    sitting = opened(live, collected)
+    while sitting.waiting:
+        item = sitting.waiting[0]
+        sitting = live.submit(sitting.token, {item.id: answer(item)}, experiment=collected)
+    assert sitting.state == "accepted"
+    report = cli("compare", "--experiment", collected, "--json").json()
+    assert report["judged"] == report["candidates"]
+    assert live.open(ANNA, experiment=collected) is None
+
+
+def test_a_judge_who_comes_back_goes_on_where_they_were(live: LiveJudging, collected: str) -> None:
+    first = opened(live, collected)
+    item = first.waiting[0]
+    live.submit(first.token, {item.id: answer(item)}, experiment=collected)
+    again = opened(live, collected)
+    assert again.token == first.token
+    assert [each.id for each in again.waiting] == [each.id for each in first.waiting[1:]]
+    assert again.section == first.section
+
+
+def test_items_go_to_nobody_else_until_the_lease_runs_out_and_answers_renew_it(
+    tracking: Tracking, live: LiveJudging, cli: Cli, collected: str
+) -> None:
+    mine = opened(live, collected)
+    assert live.open(BERT, experiment=collected) is None
+    half = make_live(tracking, cli.home, ahead_ms=LIVE_LEASE_MS // 2)
+    half.submit(mine.token, {mine.waiting[0].id: answer(mine.waiting[0])}, experiment=collected)
+    soon = make_live(tracking, cli.home, ahead_ms=LIVE_LEASE_MS + 60_000)
+    assert soon.open(BERT, experiment=collected) is None
+    late = make_live(tracking, cli.home, ahead_ms=2 * LIVE_LEASE_MS)
+    assert opened(late, collected, BERT).token != mine.token
+    with pytest.raises(UsageError, match="is closed"):
+        late.submit(mine.token, {mine.waiting[1].id: answer(mine.waiting[1])}, experiment=collected)
+
+
+def test_an_export_that_nobody_began_gives_way_and_its_answers_become_doubles(
+    cli: Cli, live: LiveJudging, collected: str
+) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    sitting = opened(live, collected)
+    for item in sitting.waiting:
+        sitting = live.submit(sitting.token, {item.id: answer(item)}, experiment=collected)
+    before = cli("compare", "--experiment", collected, "--json").json()
+    fill(Path("sheet.json"), score=5)
+    cli.ok("judge", "--apply", "sheet.json")
+    after = cli("compare", "--experiment", collected, "--json").json()
+    assert after["standings"] == before["standings"]
+    states = {
+        line["judged_by"]: (line["state"], line["drawn"])
+        for line in cli.ok("judge", "status", "--experiment", collected, "--json").json()["sittings"]
+        if line["submissions"]
+    }
+    assert states == {"anna": ("accepted", "block"), "claude-code-session": ("accepted", "second")}
+
+
+def test_an_export_that_somebody_began_is_left_alone(cli: Cli, live: LiveJudging, collected: str) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    fill(Path("sheet.json"), items=1)
+    cli.ok("judge", "--apply", "sheet.json")
+    assert live.open(ANNA, experiment=collected) is None
+
+
+def test_a_wrong_answer_is_named_and_nothing_is_stored(live: LiveJudging, collected: str) -> None:
+    sitting = opened(live, collected)
+    good, bad = sitting.waiting[:2]
+    answers = {
+        good.id: answer(good),
+        bad.id: Answer(scores={"relevance": 6, "tone": 1}, flags=bad.flags),
+        "strange": answer(good),
+    }
+    with pytest.raises(SheetError) as caught:
+        live.submit(sitting.token, answers, experiment=collected)
+    for part in (bad.id, "relevance is 6", "actionability is missing", "'strange' is not of this sitting"):
+        assert part in caught.value.message
+    assert live.look(sitting.token, experiment=collected).answers == {}
+
+
+def test_closing_early_gives_the_rest_back(cli: Cli, live: LiveJudging, collected: str) -> None:
+    sitting = opened(live, collected)
+    item = sitting.waiting[0]
+    live.submit(sitting.token, {item.id: answer(item)}, experiment=collected)
+    assert live.close(sitting.token, experiment=collected).state in {"accepted", "expired"}
+    assert opened(live, collected).token != sitting.token
+
+
+def test_a_sheet_is_no_live_sitting(cli: Cli, live: LiveJudging, collected: str) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    token = json.loads(Path("sheet.json").read_text())["sections"][0]["sitting"]
+    with pytest.raises(UsageError, match="exported to a file"):
+        live.look(token, experiment=collected)
+    assert sections(Path("sheet.json"))
+
+
+def _submit(home: Path, url: str, experiment: str, token: str, items: list[str]) -> None:
+    with open_tracking(Settings(home=home, mlflow_url=url)) as tracking:
+        live = make_live(tracking, home)
+        waiting = {item.id: item for item in live.look(token, experiment=experiment).waiting}
+        for item_id in items:
+            live.submit(token, {item_id: answer(waiting[item_id])}, experiment=experiment)
+
+
+def test_two_processes_submit_at_once_and_nothing_is_lost(
+    cli: Cli, live: LiveJudging, mlflow_url: str, collected: str
+) -> None:
+    sitting = opened(live, collected)
+    ids = [item.id for item in sitting.waiting][:-1]
+    spawn = multiprocessing.get_context("spawn")
+    workers = [
+        spawn.Process(target=_submit, args=(cli.home, mlflow_url, collected, sitting.token, part))
+        for part in (ids[::2], ids[1::2])
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    assert set(live.look(sitting.token, experiment=collected).answers) == set(ids)

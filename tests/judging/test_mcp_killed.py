@@ -1,0 +1,193 @@
+"""The MCP server killed with -9 at every request it makes in a session of twelve items.
+
+Whoever was killed is started again and goes on; the store must be as if nothing had happened. A read changes
+nothing, so killed before and after it is the same: reads are struck once, writes before and after they took
+effect. `make test` strikes every fourth write, `make test-slow` every request.
+"""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from mcp import MCPError
+
+from tests.collecting import collect_into
+from tests.conftest import Cli
+from tests.fault_proxy import Fault, FaultProxy, Plan
+from tests.judging.mcp_judge import connect
+from tests.official import read_facts
+from tests.small_pack import write_small_pack
+from tipbench.settings import Settings
+
+# At temperature 0 the small model fills all six slots: with six anchors twelve items.
+TWELVE = ("collect", "--models", "smollm2", "--prompts", "v1", "--n-tips", "3", "--temperature", "0")
+ITEMS = 12
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Where the server is killed: at which request, or at which write, and on which side of it."""
+
+    at: int
+    after: bool = False
+    writes_only: bool = False
+
+
+@dataclass
+class KillingProxy(FaultProxy):
+    """Kills the client also with a request that is not forwarded, and can count writes alone."""
+
+    writes_only: bool = False
+
+    def next_fault(self, line: str) -> Fault:
+        if self.writes_only and not is_write(line):
+            self.requests.append(line)
+            return "none"
+        fault = super().next_fault(line)
+        if fault == "drop":
+            self.plan.kill_client()
+        return fault
+
+
+def is_write(line: str) -> bool:
+    method, path = line.split()
+    return method != "GET" and not path.endswith("/search")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the sessions of one experiment left behind."""
+
+    facts: dict[str, Any]
+    requests: list[str]
+    struck: list[str]
+    sessions: int
+
+
+@dataclass(frozen=True)
+class Bench:
+    cli: Cli
+    url: str
+    base: str
+    pack: Path
+    work: Path
+
+    def copy(self) -> str:
+        """A fresh experiment of twelve items."""
+        name = f"killed-{uuid4().hex[:8]}"
+        where = ("--pack", str(self.pack), "--experiment", name, "--reuse-from", self.base)
+        self.cli.ok(*TWELVE, *where)
+        return name
+
+    def run_row(self, kill: Kill | None) -> Row:
+        """Judges an experiment; whoever was killed connects again and goes on."""
+        experiment = self.copy()
+        folder = self.work / experiment
+        folder.mkdir()
+        plan = Plan(
+            fault="none" if kill is None else "kill_client" if kill.after else "drop",
+            at=-1 if kill is None else kill.at,
+            kill_client=lambda: os.kill(int((folder / "pid").read_text()), signal.SIGKILL),
+        )
+        sessions = 1
+        with KillingProxy(self.url, plan, writes_only=kill is not None and kill.writes_only) as proxy:
+            while not asyncio.run(self._judge(folder, experiment, proxy.url)):
+                sessions += 1
+        assert "Traceback" not in (folder / "log").read_text()
+        return Row(canonical(read_facts(self.url, experiment)), proxy.requests, proxy.struck, sessions)
+
+    async def _judge(self, folder: Path, experiment: str, url: str) -> bool:
+        """Whether the session came to its end."""
+        lost = False
+        try:
+            async with connect(folder, experiment=experiment, url=url, home=self.cli.home) as judge:
+                await judge.judge_all(n=ITEMS // 2)
+        except* MCPError as errors:
+            lost = "Connection closed" in repr(errors)
+            if not lost:
+                raise
+        return not lost
+
+    def check_rows(self, kills: Iterable[Kill], expected: Row) -> None:
+        """Every row must leave what the undisturbed one left; all that do not are named."""
+        lines: list[str] = []
+        wrong: list[str] = []
+        for kill in kills:
+            row = self.run_row(kill)
+            same = row.facts == expected.facts and row.sessions == 1 + len(row.struck)
+            outcome = ("same" if row.struck else "not reached") if same else "WRONG"
+            lines.append(f"| {kill.at} | {'after' if kill.after else 'before'} | {row.struck} | {outcome} |")
+            wrong += [] if same else [lines[-1]]
+            if folder := os.environ.get("TIPBENCH_FAULT_TABLE"):
+                Path(folder, "mcp.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        assert not wrong, "\n".join(wrong)
+        assert sum("| same |" in line for line in lines) > len(lines) / 2
+
+
+def canonical(facts: dict[str, Any]) -> dict[str, Any]:
+    """Which items come together is random, so a verdict may stand in one submission of a cell or in two."""
+    runs: list[dict[str, Any]] = facts["runs"]
+    for run in runs:
+        run["verdicts"] = sorted(set(run["verdicts"]))
+    return facts | {"runs": sorted(runs, key=lambda run: json.dumps(run, sort_keys=True))}
+
+
+@pytest.fixture(scope="module")
+def twelve(
+    mlflow_url: str, models_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path]:
+    """The experiment that every row copies, and its pack."""
+    work = tmp_path_factory.mktemp("twelve")
+    (work / "home").mkdir()
+    (work / "home" / "models").symlink_to(models_folder)
+    settings = Settings(
+        home=work / "home",
+        mlflow_url=mlflow_url,
+        experiment=f"twelve-{uuid4().hex[:8]}",
+        pack=str(write_small_pack(work / "pack")),
+        models="smollm2",
+        prompts="v1",
+        n_tips=3,
+        temperature=0,
+        threads=1,
+    )
+    collect_into(settings)
+    return settings.experiment, work / "pack"
+
+
+@pytest.fixture
+def bench(cli: Cli, twelve: tuple[str, Path], mlflow_url: str, tmp_path: Path) -> Bench:
+    return Bench(cli, mlflow_url, twelve[0], twelve[1], tmp_path)
+
+
+def run_undisturbed(bench: Bench) -> Row:
+    """What every row must equal: one accepted sitting, everything judged."""
+    row = bench.run_row(None)
+    assert row.facts["unfinished"] == []
+    cells = [run for run in row.facts["runs"] if run["tags"]["tipbench.kind"] == "cell"]
+    assert [(len(cell["verdicts"]), cell["tags"]["judge_pending"]) for cell in cells] == [(3, "false")] * 2
+    return row
+
+
+def test_killed_at_every_fourth_write_and_started_again_the_result_is_the_same(bench: Bench) -> None:
+    expected = run_undisturbed(bench)
+    writes = sum(map(is_write, expected.requests))
+    places = [(at, after) for at in range(0, writes, 4) for after in (False, True)]
+    bench.check_rows((Kill(at, after=after, writes_only=True) for at, after in places), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_killed_at_every_request_and_started_again_the_result_is_the_same(bench: Bench) -> None:
+    expected = run_undisturbed(bench)
+    writes = sum(map(is_write, expected.requests))
+    kills = [Kill(at) for at in range(len(expected.requests))]
+    kills += [Kill(at, after=True, writes_only=True) for at in range(writes)]
+    bench.check_rows(kills, expected)

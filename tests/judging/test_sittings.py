@@ -1,0 +1,147 @@
+"""A sitting is an instrument: its anchors decide whether it counts, and a person may overrule them."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.conftest import Cli
+from tests.official import search_official
+from tests.sheets import REFERENCES, fill, sections
+
+FAR_OFF = 3
+
+
+def judge(cli: Cli, experiment: str, file: str = "sheet.json", **how: object) -> str:
+    """Exports, fills and applies one sheet; gives the token of its only sitting."""
+    cli.ok("judge", "--experiment", experiment, "--export", file)
+    fill(Path(file), **how)  # pyright: ignore[reportArgumentType]
+    cli.ok("judge", "--apply", file)
+    return str(sections(Path(file))[0]["sitting"])
+
+
+def only_sitting(cli: Cli, experiment: str) -> dict[str, object]:
+    (sitting,) = cli.ok("judge", "status", "--experiment", experiment, "--json").json()["sittings"]
+    return sitting
+
+
+def judged(cli: Cli, experiment: str) -> int:
+    return cli("compare", "--experiment", experiment, "--json").json()["judged"]
+
+
+def test_a_judge_who_hits_the_anchors_is_accepted_and_the_drift_is_stored(cli: Cli, collected: str) -> None:
+    judge(cli, collected)
+    sitting = only_sitting(cli, collected)
+    assert sitting["state"] == "accepted"
+    drift = cast(dict[str, Any], sitting["drift"])
+    assert (drift["offset"], drift["alarms"], drift["anchors"], drift["exact"]) == (0.0, [], 6, True)
+    assert drift["slope"] == pytest.approx(1.0)
+
+
+def test_a_judge_who_is_far_off_acts_on_nothing_until_a_person_accepts(
+    cli: Cli, collected: str, mlflow_url: str
+) -> None:
+    token = judge(cli, collected, anchors_off_by=-FAR_OFF, score=5)
+    assert only_sitting(cli, collected)["state"] == "refused"
+    assert judged(cli, collected) == 0
+    cells = search_official(mlflow_url, collected, "tags.`tipbench.kind` = 'cell'")
+    assert {cell["tags.judge_pending"] for cell in cells} == {"true"}
+    assert not any("metrics.composite" in cell or "tags.judged_by" in cell for cell in cells)
+    cli.ok("sitting", "accept", token, "--reason", "the references were wrong", "--experiment", collected)
+    assert judged(cli, collected) > 0
+    cells = search_official(mlflow_url, collected, "tags.`tipbench.kind` = 'cell'")
+    assert {cell["tags.judge_pending"] for cell in cells} == {"false"}
+    cli.ok("sitting", "refuse", token, "--reason", "no, they were right", "--experiment", collected)
+    assert judged(cli, collected) == 0
+    cells = search_official(mlflow_url, collected, "tags.`tipbench.kind` = 'cell'")
+    assert {cell["tags.judge_pending"] for cell in cells} == {"true"}
+
+
+def test_a_judge_who_gives_everything_the_same_score_is_refused(cli: Cli, collected: str) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    sheet = json.loads(Path("sheet.json").read_text())
+    for item in sheet["sections"][0]["items"]:
+        item["scores"] = dict.fromkeys(item["scores"], 3)
+    Path("sheet.json").write_text(json.dumps(sheet))
+    applied = cli.ok("judge", "--apply", "sheet.json", "--json").json()
+    assert applied[0]["outcome"] == "refused"
+
+
+def test_items_of_a_refused_sitting_wait_for_another_judge(cli: Cli, collected: str) -> None:
+    judge(cli, collected, anchors_off_by=-FAR_OFF, score=5)
+    judge(cli, collected, "second.json", judged_by="anna")
+    states = {
+        sitting["judged_by"]: sitting["state"]
+        for sitting in cli.ok("judge", "status", "--experiment", collected, "--json").json()["sittings"]
+    }
+    assert states == {"claude-code-session": "refused", "anna": "accepted"}
+    assert judged(cli, collected) > 0
+
+
+def test_corrected_anchors_do_not_undo_a_refusal_and_both_versions_are_kept(cli: Cli, collected: str) -> None:
+    token = judge(cli, collected, anchors_off_by=-FAR_OFF, score=5)
+    fill(Path("sheet.json"), score=5)
+    applied = cli.ok("judge", "--apply", "sheet.json", "--json").json()
+    assert "revision" in applied[0]["outcome"]
+    sitting = only_sitting(cli, collected)
+    assert (sitting["state"], sitting["submissions"], sitting["late"]) == ("refused", 2, 1)
+    assert judged(cli, collected) == 0
+    cli.ok("sitting", "accept", token, "--with-late", "--reason", "typing errors", "--experiment", collected)
+    assert judged(cli, collected) > 0
+    assert only_sitting(cli, collected)["late"] == 0
+
+
+def test_a_decision_needs_a_closed_sitting_a_reason_and_something_late(cli: Cli, collected: str) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    token = sections(Path("sheet.json"))[0]["sitting"]
+    still_open = cli("sitting", "accept", token, "--reason", "x", "--experiment", collected)
+    assert (still_open.code, "still open" in still_open.err) == (2, True)
+    unknown = cli("sitting", "refuse", "nonsense", "--reason", "x", "--experiment", collected)
+    assert (unknown.code, "no sitting 'nonsense'" in unknown.err) == (2, True)
+    fill(Path("sheet.json"))
+    cli.ok("judge", "--apply", "sheet.json")
+    assert cli("sitting", "accept", token, "--reason", " ", "--experiment", collected).code == 2
+    nothing = cli("sitting", "accept", token, "--with-late", "--reason", "x", "--experiment", collected)
+    assert (nothing.code, "came after" in nothing.err) == (2, True)
+
+
+def test_judges_are_shown_with_drift_agreement_and_a_drawing(cli: Cli, collected: str) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    fill(Path("sheet.json"))
+    cli.ok("judge", "--apply", "sheet.json")
+    sheet = json.loads(Path("sheet.json").read_text())
+    for number, item in enumerate(sheet["sections"][0]["items"]):
+        if item["text"] not in REFERENCES:
+            item["scores"] = dict.fromkeys(item["scores"], 2 + number % 3)
+    sheet["sections"][0]["judged_by"] = "anna"
+    Path("sheet.json").write_text(json.dumps(sheet))
+    cli.ok("judge", "--apply", "sheet.json")
+    report = cli.ok("judges", "--experiment", collected, "--json", "--plot", "drift.svg").json()
+    assert [each["line"]["judged_by"] for each in report["sittings"]] == ["claude-code-session", "anna"]
+    (pair,) = report["pairs"]
+    assert pair["judges"] == ["anna", "claude-code-session"]
+    assert pair["candidates"] == judged(cli, collected)
+    assert pair["flags"]["format_ok"] == 1.0
+    drawing = Path("drift.svg").read_text()
+    assert drawing.count("<circle") == 4
+    assert "anna" in drawing
+    shown = cli.ok("judges", "--experiment", collected).out
+    assert "+0.0 ± 0.5" in shown
+
+
+def test_all_anchors_hit_in_two_sittings_of_one_judge_are_marked(
+    cli: Cli, collected: str, base: tuple[str, Path], experiment_name: str
+) -> None:
+    name, pack = base
+    other = f"{experiment_name}-other"
+    collect = ("collect", "--models", "smollm2", "--prompts", "v1", "--n-tips", "3", "--pack", str(pack))
+    cli.ok(*collect, "--experiment", other, "--reuse-from", name)
+    for number, experiment in enumerate((collected, other)):
+        judge(cli, experiment, f"{number}.json", judged_by=experiment_name)
+    marks = [
+        each["mark"]
+        for each in cli.ok("judges", "--json").json()["sittings"]
+        if each["line"]["judged_by"] == experiment_name
+    ]
+    assert marks == ["exact", "exact"]
