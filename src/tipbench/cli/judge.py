@@ -29,6 +29,10 @@ FilePath = click.Path(dir_okay=False, path_type=Path)
     help="With --export: only cells that wait for this kind of judge.",
 )
 @click.option("--judged-by", help="Who judges [default: claude-code-session, or what the sheet says].")
+@click.option("--auto", is_flag=True, help="Let a model judge everything it did not judge yet.")
+@click.option("--judge-model", help="With --auto: a local model, openai:NAME, or litellm:PROVIDER/NAME.")
+@click.option("--budget", type=click.FloatRange(min=0), help="With --auto: at most so many US dollars.")
+@click.option("--anyway", is_flag=True, help="With --auto: judge on when the anchors show it cannot.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @experiment_option
 @mlflow_options
@@ -42,6 +46,10 @@ def command(
     blocks: int | None,
     judge_kind: str | None,
     judged_by: str | None,
+    auto: bool,
+    judge_model: str | None,
+    budget: float | None,
+    anyway: bool,
     as_json: bool,
     experiment: str | None,
     **flags: object,
@@ -59,9 +67,16 @@ def command(
                 hint=f"Write: tipbench judge {ctx.invoked_subcommand} … {given_first[0]} …",
             )
         return
+    if auto:
+        from tipbench.cli.judge_auto import check_options, run_auto
+
+        check_options(given_first)
+        given = flags | {"experiment": experiment, "judge_model": judge_model}
+        ctx.exit(run_auto(given, budget=budget, anyway=anyway, as_json=as_json))
     if (export is None) == (apply is None):
-        raise UsageError("judge takes exactly one of --export FILE and --apply FILE")
+        raise UsageError("judge takes exactly one of --export FILE, --apply FILE and --auto")
     foreign = {"--close"} if export else {"--blocks", "--judge-kind"}
+    foreign |= {"--judge-model", "--budget", "--anyway"}
     for name in sorted(foreign & set(given_first)):
         raise UsageError(f"{name} does not go with {'--export' if export else '--apply'}")
     given = flags | {"experiment": experiment, "judged_by": judged_by}

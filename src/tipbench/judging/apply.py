@@ -123,7 +123,10 @@ def supersede_one(backlog: Backlog, registrar: Registrar) -> bool:
     untouched = [
         sitting
         for sitting in backlog.evidence.sittings
-        if sitting.is_open(backlog.now_ms) and not sitting.submissions and not sitting.facts.live
+        if sitting.is_open(backlog.now_ms)
+        and sitting.facts.drawn == "block"
+        and not sitting.submissions
+        and not sitting.facts.live
     ]
     return any(supersede(sitting, registrar) for sitting in untouched)
 
@@ -140,7 +143,9 @@ def close_with_late(sitting: StoredSitting, backlog: Backlog, registrar: Registr
     key = _without_deleted(backlog.key_of(sitting), cells)
     answers = read_answers(sitting, sitting.submissions, registrar)
     return Closed(
-        submissions=sitting.submissions, blocks=complete_blocks(key, answers), judged_by=sitting.judged_by
+        submissions=sitting.submissions,
+        blocks=complete_blocks(key, answers, tier=sitting.facts.tier),
+        judged_by=sitting.judged_by,
     )
 
 

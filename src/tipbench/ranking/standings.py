@@ -141,19 +141,20 @@ def _crossed(cells: Sequence[StoredCell], by: By) -> tuple[Sequence[StoredCell],
 
 
 def _scores(evidence: Evidence, cells: Iterable[StoredCell], rubric: Rubric, by: By) -> list[Score]:
-    judged = evidence.lazy_by_cell()
+    judged, auto = evidence.lazy_by_cell(), evidence.auto_by_cell()
     scores: list[Score] = []
     for cell in cells:
         facts = cell.facts
         name, arm = NAME_OF[by](facts), facts.arm
         verdicts = judged.get(cell.run.run_id, {})
         for slot in range(len(facts.slots)):
-            given = verdicts.get(slot)
+            given, by_auto = verdicts.get(slot), auto.get(cell.run.run_id, {}).get(slot)
             scores.append(
                 Score(
                     arm=name,
                     scenario=facts.scenario,
                     candidate=(arm, slot),
+                    auto=None if by_auto is None else _composite(by_auto, rubric),
                     lazy=None if given is None else _composite(given, rubric),
                     sitting=None if given is None else given.sitting.facts.token,
                 )
@@ -262,6 +263,9 @@ def _remarks(evidence: Evidence, board: Leaderboard) -> list[str]:
 
 def _backlog_remarks(evidence: Evidence, waiting_for_auto: int) -> list[str]:
     remarks = [f"damaged verdicts, not counted: {where}" for where in evidence.damaged]
+    if evidence.auto:
+        judges = ", ".join(sorted({given.sitting.judged_by for given in evidence.auto}))
+        remarks.append(f"{len(evidence.auto)} verdicts of automatic judges, used within cells only: {judges}")
     if waiting_for_auto:
         remarks.append(f"{waiting_for_auto} candidates wait for an automatic judge")
     open_sittings = [s for s in evidence.sittings if s.state == "open" and s.submissions]
