@@ -96,6 +96,16 @@ class EngineBusy(EngineError):
     """Another process of this machine holds the engine lock, or another client uses the engine."""
 
 
+class CannotHoldFormat(TipbenchError):
+    """An automatic judge does not answer as it was asked to. Nothing is guessed."""
+
+
+class BudgetSpent(TipbenchError):
+    """The next call might cost more than is left. What was judged is kept."""
+
+    exit_code = 4
+
+
 class TrackingError(TipbenchError):
     """Something about the MLflow server."""
 

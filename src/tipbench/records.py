@@ -68,8 +68,11 @@ class Rubric(Record):
 
     def composite(self, scores: Mapping[str, int], flags: Mapping[str, bool]) -> float:
         """The weighted sum of scores and flags."""
-        judged = sum(scale.weight * scores[scale.name] for scale in self.scales)
-        return judged + sum(flag.weight * flags[flag.name] for flag in self.flags)
+        return self.judged_part(scores) + sum(flag.weight * flags[flag.name] for flag in self.flags)
+
+    def judged_part(self, scores: Mapping[str, int]) -> float:
+        """The composite without the flags: what a judge and not code decides."""
+        return sum(scale.weight * scores[scale.name] for scale in self.scales)
 
     @property
     def lowest(self) -> float:

@@ -44,18 +44,19 @@ def make_scores(
     name_of: Callable[[CellFacts], str] = name_arm,
 ) -> list[Score]:
     """One record for every slot of the cells, judged or not; a drawn failure has the lowest composite."""
-    judged = evidence.lazy_by_cell()
+    judged, auto = evidence.lazy_by_cell(), evidence.auto_by_cell()
     scores: list[Score] = []
     for cell in cells:
         facts = cell.facts
         verdicts = judged.get(cell.run.run_id, {})
         for slot in range(len(facts.slots)):
-            given = verdicts.get(slot)
+            given, by_auto = verdicts.get(slot), auto.get(cell.run.run_id, {}).get(slot)
             scores.append(
                 Score(
                     arm=name_of(facts),
                     scenario=facts.scenario,
                     candidate=(facts.arm, slot),
+                    auto=None if by_auto is None else _level_composite(by_auto, rubric, {}),
                     lazy=None if given is None else _level_composite(given, rubric, levels),
                     sitting=None if given is None else given.sitting.facts.token,
                 )

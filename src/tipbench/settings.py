@@ -55,6 +55,10 @@ class Settings(BaseModel):
     experiment: str = Field(default="tip-bench-auto", min_length=1, max_length=500)
     max_model_b: float = Field(default=4.0, gt=0, allow_inf_nan=False)
     judged_by: Name = "claude-code-session"
+    judge_model: Name | None = None
+    judge_price_prompt: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    judge_price_output: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """US dollars per 1,000 tokens, where the judge's price list is not known."""
 
     @property
     def models_folder(self) -> Path:

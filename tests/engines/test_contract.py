@@ -1,10 +1,11 @@
 """What every engine must do. A new engine joins by adding itself to ENGINES."""
 
+import json
 import random
 
 import pytest
 
-from tipbench.engines.protocol import Engine, LoadedModel
+from tipbench.engines.protocol import Engine, FormModel, LoadedModel
 from tipbench.errors import EngineBusy, GenerationFailed, ModelRefused
 from tipbench.records import Model, Sampling
 
@@ -70,6 +71,27 @@ def test_an_answer_tells_how_long_it_is_and_why_it_ended(a_loaded_model: LoadedM
     assert generation.finish == "length"
     assert generation.prompt_tokens > 0
     assert generation.seconds > 0
+
+
+def test_held_to_a_form_it_answers_in_that_form_and_only_then(a_loaded_model: LoadedModel) -> None:
+    assert isinstance(a_loaded_model, FormModel)
+    score = {"type": "integer", "enum": [1, 2, 3]}
+    schema = {
+        "type": "object",
+        "properties": {"tone": score, "relevance": score},
+        "required": ["tone", "relevance"],
+        "additionalProperties": False,
+    }
+    sampling = Sampling(temperature=0.0, max_tokens=64)
+    free = a_loaded_model.generate("Tell me about bees.", sampling=SHORT, seed=1)
+    for question in ("Score this text: bees.", "Tell me about bees."):
+        said = json.loads(
+            a_loaded_model.generate_json(question, schema=schema, sampling=sampling, seed=1).text
+        )
+        assert set(said) == {"tone", "relevance"}
+        assert set(said.values()) <= {1, 2, 3}
+    # What was held to a form before leaves nothing behind in an answer that is not.
+    assert a_loaded_model.generate("Tell me about bees.", sampling=SHORT, seed=1).text == free.text
 
 
 def test_an_answer_that_ends_by_itself_says_so(a_loaded_model: LoadedModel) -> None:

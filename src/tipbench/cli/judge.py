@@ -30,6 +30,10 @@ FilePath = click.Path(dir_okay=False, path_type=Path)
 @click.option("--close", is_flag=True, help="With --apply: close sittings that are filled in part.")
 @hand_out_options
 @click.option("--judged-by", help="Who judges [default: claude-code-session, or what the sheet says].")
+@click.option("--auto", is_flag=True, help="Let a model judge everything it did not judge yet.")
+@click.option("--judge-model", help="With --auto: a local model, openai:NAME, or litellm:PROVIDER/NAME.")
+@click.option("--budget", type=click.FloatRange(min=0), help="With --auto: at most so many US dollars.")
+@click.option("--anyway", is_flag=True, help="With --auto: judge on when the anchors show it cannot.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @experiment_option
 @mlflow_options
@@ -42,6 +46,10 @@ def command(
     interactive: bool,
     close: bool,
     judged_by: str | None,
+    auto: bool,
+    judge_model: str | None,
+    budget: float | None,
+    anyway: bool,
     as_json: bool,
     experiment: str | None,
     **flags: object,
@@ -60,13 +68,25 @@ def command(
                 hint=f"Write: tipbench judge {ctx.invoked_subcommand} … {given_first[0]} …",
             )
         return
-    ways = {"--export": export is not None, "--apply": apply is not None, "--interactive": interactive}
-    if sum(ways.values()) != 1:
-        raise UsageError("judge takes exactly one of --export FILE, --apply FILE and --interactive")
-    way = next(name for name, chosen in ways.items() if chosen)
     wishes, flags = split_wishes(flags)
+    ways = {
+        "--export": export is not None,
+        "--apply": apply is not None,
+        "--interactive": interactive,
+        "--auto": auto,
+    }
+    if sum(ways.values()) != 1:
+        raise UsageError("judge takes exactly one of --export FILE, --apply FILE, --interactive and --auto")
+    if auto:
+        from tipbench.cli.judge_auto import check_options, run_auto
+
+        check_options(given_first)
+        given = flags | {"experiment": experiment, "judge_model": judge_model}
+        ctx.exit(run_auto(given, budget=budget, anyway=anyway, as_json=as_json))
+    way = next(name for name, chosen in ways.items() if chosen)
     check_wishes(wishes, way=way)
     foreign = {"--export": {"--close"}, "--apply": set[str](), "--interactive": {"--close", "--json"}}[way]
+    foreign |= {"--judge-model", "--budget", "--anyway"}
     for name in sorted(foreign & set(given_first)):
         raise UsageError(f"{name} does not go with {way}")
     given = flags | {"experiment": experiment, "judged_by": judged_by}

@@ -1,9 +1,11 @@
-"""`tipbench mlflow`: the managed local server."""
+"""`tipbench mlflow`: the managed local server; verdicts for MLflow's own evaluation views."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 import click
+
+from tipbench.cli.session import experiment_option, mlflow_options, open_session
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -14,7 +16,7 @@ def _home_option(function: Function) -> Function:
 
 @click.group()
 def command() -> None:
-    """The managed local MLflow server: loopback only, its data in the data folder."""
+    """The managed local MLflow server: loopback only, its data in the data folder. And `publish`, for any."""
 
 
 @command.command()
@@ -62,3 +64,18 @@ def status(home: str | None) -> None:
     refused = sorted((settings.home / "journal").glob("*/refused/*.json"))
     if refused:
         click.echo(f"{len(refused)} writes were refused and set aside, the first: {refused[0]}")
+
+
+@command.command()
+@experiment_option
+@mlflow_options
+def publish(**flags: object) -> None:
+    """Copy the verdicts that count into MLflow's evaluation views, as assessments of traces."""
+    from tipbench.cli.judge import open_judging
+    from tipbench.judging.publish import publish_verdicts
+
+    with open_session(flags) as session:
+        judging, name = open_judging(session), session.settings.experiment
+        with judging.locked(name) as registrar:
+            traces, verdicts = publish_verdicts(judging.read(registrar, fresh=True), registrar)
+        session.say.print(f"{verdicts} verdicts on {traces} candidates are in MLflow's traces of {name!r}")

@@ -12,6 +12,7 @@ from tipbench.engines.llamacpp_process import ModelProcess, start_model_process
 from tipbench.engines.llamacpp_wire import Answer, Loaded, LoadOrder, Question
 from tipbench.engines.machine_lock import MachineLock
 from tipbench.engines.memory import check_memory
+from tipbench.engines.protocol import Schema
 from tipbench.engines.questions import check_question
 from tipbench.engines.weights import KNOWN_WEIGHTS
 from tipbench.errors import EngineUnavailable, GenerationFailed, ModelMissing, ModelRefused
@@ -41,8 +42,17 @@ class LlamaCppModel:
             GenerationFailed: the prompt does not fit, or the engine refused it.
             EngineUnavailable: the child process is gone or did not answer in time.
         """
-        check_question(prompt, sampling)
-        question = Question(prompt=prompt, sampling=sampling, seed=seed)
+        return self._ask(Question(prompt=prompt, sampling=sampling, seed=seed))
+
+    def generate_json(self, prompt: str, *, schema: Schema, sampling: Sampling, seed: int) -> Generation:
+        """The same as JSON that fits the schema, unless it is cut off at `max_tokens`.
+
+        What was asked before may change the last digits of the computation, so rarely an answer too.
+        """
+        return self._ask(Question(prompt=prompt, sampling=sampling, seed=seed, form=dict(schema)))
+
+    def _ask(self, question: Question) -> Generation:
+        check_question(question.prompt, question.sampling)
         try:
             reply = self._process.ask(question, timeout_seconds=self._timeout_seconds)
         except EngineUnavailable as error:

@@ -111,6 +111,7 @@ def answer(server: Server, question: Question) -> Answer:
         "cache_prompt": False,
         "chat_template_kwargs": {"enable_thinking": False},
         **sampling_options(question.sampling),
+        **form_options(question),
     }
     started = time.perf_counter()
     try:
@@ -149,6 +150,14 @@ def sampling_options(sampling: Sampling) -> dict[str, float | list[str]]:
         "mirostat": 0,
         "max_tokens": sampling.max_tokens,
     }
+
+
+def form_options(question: Question) -> dict[str, object]:
+    """What holds an answer to its form. Its questions share a long beginning, which is read only once."""
+    if question.form is None:
+        return {}
+    form = {"name": "answer", "schema": question.form}
+    return {"response_format": {"type": "json_schema", "json_schema": form}, "cache_prompt": True}
 
 
 def without_lone_surrogates(text: str) -> str:

@@ -1,5 +1,7 @@
 """What the engine and its child process say to each other: one record per line, as JSON."""
 
+from typing import Any
+
 from tipbench.records import Generation, Record, Sampling
 
 
@@ -18,11 +20,12 @@ class Loaded(Record):
 
 
 class Question(Record):
-    """Every further line to the child."""
+    """Every further line to the child; with `form`, a JSON Schema, the answer is JSON that fits it."""
 
     prompt: str
     sampling: Sampling
     seed: int
+    form: dict[str, Any] | None = None
 
 
 class Answer(Record):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from tipbench.engines.ollama_api import Body, OllamaApi
 from tipbench.engines.ollama_residency import Residency
 from tipbench.engines.ollama_wire import Chatted
+from tipbench.engines.protocol import Schema
 from tipbench.engines.questions import check_question
 from tipbench.errors import EngineUnavailable, GenerationFailed, ModelMissing
 from tipbench.records import Generation, Sampling
@@ -56,9 +57,16 @@ class OllamaModel:
             EngineBusy: another client uses the server, and is to be respected.
             ModelMissing: the model was deleted meanwhile.
         """
+        return self._answer(prompt, sampling, self._body(sampling, seed))
+
+    def generate_json(self, prompt: str, *, schema: Schema, sampling: Sampling, seed: int) -> Generation:
+        """The same as JSON that fits the schema, as far as this server's version holds to it."""
+        return self._answer(prompt, sampling, {**self._body(sampling, seed), "format": schema})
+
+    def _answer(self, prompt: str, sampling: Sampling, body: Body) -> Generation:
         check_question(prompt, sampling)
         self._residency.check(may_be_gone=self._unload_every_call)
-        chatted = self._ask(prompt, sampling, seed)
+        chatted = self._ask(prompt, body)
         if self._unload_every_call:
             self._residency.wait_until_gone()
         elif chatted.load_duration * NANO >= RELOAD_SECONDS:
@@ -70,8 +78,8 @@ class OllamaModel:
         self._residency.check(may_be_gone=self._unload_every_call)
         return _generation(self._name, chatted)
 
-    def _ask(self, prompt: str, sampling: Sampling, seed: int) -> Chatted:
-        body = {
+    def _body(self, sampling: Sampling, seed: int) -> Body:
+        return {
             "options": {**self._options, **sampling_options(sampling), "seed": seed % SEEDS},
             "think": False,
             # Rather a failure than an answer to half of the question.
@@ -79,6 +87,8 @@ class OllamaModel:
             "shift": False,
             "keep_alive": 0 if self._unload_every_call else KEEP_ALIVE,
         }
+
+    def _ask(self, prompt: str, body: Body) -> Chatted:
         try:
             return self._api.chat(self._name, body, prompt=prompt)
         except ModelMissing as error:

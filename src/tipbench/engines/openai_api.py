@@ -92,14 +92,14 @@ class OpenAiServer:
             )
         return self._parse(response, Offers).data
 
-    def chat(self, question: Mapping[str, object]) -> Completion | Refusal:
-        """The reply to a question, or why there is none. Tries again what may pass.
+    def chat(self, question: Mapping[str, object], *, patient: bool = True) -> Completion | Refusal:
+        """The reply to a question, or why there is none. A patient caller tries again what may pass.
 
         Raises:
             EngineUnavailable: it does not answer, lets us not in, or is no such server.
         """
         response = self._send(
-            "POST", "/chat/completions", body=question, seconds=self._access.timeout_seconds, patient=True
+            "POST", "/chat/completions", body=question, seconds=self._access.timeout_seconds, patient=patient
         )
         if response.status_code >= 400 or _read(response, Failed) is not None:
             return self._refusal(response)

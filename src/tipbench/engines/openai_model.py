@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from tipbench.engines.openai_api import OpenAiServer, Refusal
 from tipbench.engines.openai_wire import Choice, Completion
+from tipbench.engines.protocol import Schema
 from tipbench.engines.questions import check_question
 from tipbench.errors import EngineUnavailable, GenerationFailed
 from tipbench.records import Generation, Sampling
@@ -49,7 +50,14 @@ class OpenAiModel:
             EngineUnavailable: the server is gone, lets us not in, or no longer has the model.
         """
         check_question(prompt, sampling)
-        completion = self.ask(prompt, sampling=sampling, seed=seed)
+        return self._read(self.ask(prompt, sampling=sampling, seed=seed))
+
+    def generate_json(self, prompt: str, *, schema: Schema, sampling: Sampling, seed: int) -> Generation:
+        """The same as JSON that fits the schema, as far as this server holds to it. Nothing is retried."""
+        check_question(prompt, sampling)
+        return self._read(self.ask(prompt, sampling=sampling, seed=seed, schema=schema))
+
+    def _read(self, completion: Completion) -> Generation:
         if not completion.choices:
             raise GenerationFailed(f"{self._name!r}: the server sent no choices")
         if completion.usage is None:
@@ -63,7 +71,7 @@ class OpenAiModel:
             seconds=completion.seconds,
         )
 
-    def ask(self, prompt: str, *, sampling: Sampling, seed: int) -> Completion:
+    def ask(self, prompt: str, *, sampling: Sampling, seed: int, schema: Schema | None = None) -> Completion:
         """The server's reply, asked without the parameters that it does not take.
 
         Raises:
@@ -79,8 +87,9 @@ class OpenAiModel:
                 self._token_limit: sampling.max_tokens,
                 "temperature": sampling.temperature,
                 **self._options(sampling, seed=seed),
+                **_form(schema),
             }
-            reply = self._server.chat(question)
+            reply = self._server.chat(question, patient=schema is None)
             if isinstance(reply, Completion):
                 return reply
             # Ends: every turn takes a parameter away, or raises.
@@ -123,6 +132,13 @@ class OpenAiModel:
         if _names(refusal, "temperature"):
             raise EngineUnavailable(said, hint="Choose a temperature that it takes, with --temperature.")
         raise GenerationFailed(said)
+
+
+def _form(schema: Schema | None) -> dict[str, object]:
+    if schema is None:
+        return {}
+    form = {"name": "answer", "strict": True, "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": form}}
 
 
 def _read_choice(choice: Choice, *, name: str) -> tuple[str, str]:

@@ -1,10 +1,13 @@
 """What collect needs of an engine: names to models, a model to a loaded model, a prompt to text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tipbench.records import Generation, Model, Sampling
+
+Schema = Mapping[str, Any]
+"""A JSON Schema."""
 
 
 class LoadedModel(Protocol):
@@ -14,6 +17,20 @@ class LoadedModel(Protocol):
 
     def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
         """The model's answer to one user message.
+
+        Raises:
+            GenerationFailed: this answer failed, the engine is still there.
+            EngineUnavailable: the engine is gone.
+        """
+        ...
+
+
+@runtime_checkable
+class FormModel(Protocol):
+    """A loaded model that can be held to a form: for judging, never for candidates."""
+
+    def generate_json(self, prompt: str, *, schema: Schema, sampling: Sampling, seed: int) -> Generation:
+        """The model's answer to one user message, asked once, as JSON of that schema. Check it yourself.
 
         Raises:
             GenerationFailed: this answer failed, the engine is still there.

@@ -142,7 +142,9 @@ def close_with_late(sitting: StoredSitting, backlog: Backlog, registrar: Registr
     key = _without_deleted(backlog.key_of(sitting), cells)
     answers = read_answers(sitting, sitting.submissions, registrar)
     return Closed(
-        submissions=sitting.submissions, blocks=complete_blocks(key, answers), judged_by=sitting.judged_by
+        submissions=sitting.submissions,
+        blocks=complete_blocks(key, answers, tier=sitting.facts.tier),
+        judged_by=sitting.judged_by,
     )
 
 

@@ -8,6 +8,7 @@ from statistics import fmean
 from tipbench.judging.status import SittingLine, sitting_line
 from tipbench.records import Record, Rubric, Verdict
 from tipbench.stats import ac1, krippendorff_alpha
+from tipbench.tracking.auto_sittings import read_grade
 from tipbench.tracking.cells import StoredCell
 from tipbench.tracking.evidence import Evidence
 from tipbench.tracking.sittings import StoredSitting
@@ -81,7 +82,7 @@ Given = Mapping[str, Mapping[tuple[str, int], tuple[Verdict, Rubric]]]
 def _by_judge(benches: Iterable[Bench]) -> Given:
     found: dict[str, dict[tuple[str, int], tuple[Verdict, Rubric]]] = {}
     for bench in benches:
-        for given in (*bench.evidence.lazy, *bench.evidence.doubles):
+        for given in (*bench.evidence.lazy, *bench.evidence.auto, *bench.evidence.doubles):
             if not given.verdict.failed:
                 place = (given.cell.run.run_id, given.verdict.slot)
                 mine = found.setdefault(given.sitting.judged_by, {})
@@ -139,6 +140,9 @@ def _mark(sitting: StoredSitting, exact: set[str]) -> str:
         marks += ["unanchored"] if sitting.drift.unanchored else list(sitting.drift.alarms)
     if _hit_all(sitting) and sitting.judged_by in exact:
         marks.append("exact")
+    grade = read_grade(sitting)
+    if grade is not None:
+        marks.append(grade.shown if grade.informative else f"uninformative: {grade.shown}")
     if sitting.late:
         marks.append("late answers")
     if sitting.decision is not None:

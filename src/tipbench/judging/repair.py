@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tipbench.judging.backlog import Backlog, read_backlog
-from tipbench.judging.views import JUDGE_TAGS, View, make_views, score_names
+from tipbench.judging.views import AUTO_TAGS, JUDGE_TAGS, View, make_views, score_names
 from tipbench.records import Rubric
 from tipbench.tracking import Experiment, Tracking
 from tipbench.tracking.cells import StoredCell, read_cells
@@ -80,15 +80,21 @@ def _look_at(backlog: Backlog) -> list[_Finding]:
     findings: list[_Finding] = []
     for view in make_views(read_cells(backlog.runs), evidence=evidence, rubric_of=rubric_of):
         run = view.cell.run
-        if run.run_id not in kept or view.metrics:
+        if run.run_id not in kept:
             # A retired cell or a duplicate waits for nobody and keeps the scores it had: it may come back.
             findings.append(_Finding(view))
             continue
         findings.append(
             _Finding(
                 view,
-                unfounded_tags=tuple(name for name in JUDGE_TAGS if name in run.tags),
-                unfounded_scores=tuple(n for n in score_names(rubric_of(view.cell)) if n in run.metrics),
+                unfounded_tags=tuple(
+                    name for name in (*JUDGE_TAGS, *AUTO_TAGS) if name in run.tags and name not in view.tags
+                ),
+                unfounded_scores=tuple(
+                    name
+                    for name in score_names(rubric_of(view.cell))
+                    if name in run.metrics and name not in view.metrics
+                ),
             )
         )
     return findings

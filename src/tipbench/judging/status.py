@@ -44,7 +44,7 @@ def read_status(evidence: Evidence, *, experiment: str, now_ms: int) -> Status:
     """Where judging of an experiment stands."""
     by_judge: dict[str, int] = {}
     lazy, auto = evidence.count_waiting()
-    for given in (*evidence.lazy, *evidence.doubles):
+    for given in (*evidence.lazy, *evidence.auto, *evidence.doubles):
         if not given.verdict.failed:
             by_judge[given.sitting.judged_by] = by_judge.get(given.sitting.judged_by, 0) + 1
     return Status(

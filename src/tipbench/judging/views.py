@@ -11,7 +11,9 @@ from tipbench.tracking.evidence import Evidence, GivenVerdict
 from tipbench.tracking.write import Write
 
 JUDGE_TAGS = ("judged_at", "judged_by")
-"""Tags of a cell that was judged; one that was not has none."""
+AUTO = "auto."
+AUTO_TAGS = ("auto_judged_at", "auto_judged_by")
+"""Tags of a cell that was judged, by a lazy judge and by an automatic one; one that was not has none."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,17 @@ def make_views(
     cells: Iterable[StoredCell], *, evidence: Evidence, rubric_of: Callable[[StoredCell], Rubric]
 ) -> list[View]:
     """The views of these cells, from the verdicts that count."""
-    judged = evidence.lazy_by_cell()
+    judged, auto = evidence.lazy_by_cell(), evidence.auto_by_cell()
     waiting = evidence.waiting_slots()
     views: list[View] = []
     for cell in cells:
         given = [g for g in judged.get(cell.run.run_id, {}).values() if not g.verdict.failed]
-        metrics = _mean_scores(given, rubric_of(cell)) if given else {}
-        tags = {"judge_pending": str(cell.run.run_id in waiting).lower()} | _judge_tags(given)
+        by_auto = list(auto.get(cell.run.run_id, {}).values())
+        rubric = rubric_of(cell)
+        metrics = _mean_scores(given, rubric)
+        metrics |= {AUTO + name: value for name, value in _mean_scores(by_auto, rubric).items()}
+        tags = {"judge_pending": str(cell.run.run_id in waiting).lower()}
+        tags |= _judge_tags(given, JUDGE_TAGS) | _judge_tags(by_auto, AUTO_TAGS)
         views.append(View(cell, metrics, tags))
     return views
 
@@ -73,22 +79,23 @@ def view_writes(
 
 def score_names(rubric: Rubric) -> tuple[str, ...]:
     """The metrics that only verdicts may set."""
-    return (*(scale.name for scale in rubric.scales), *(flag.name for flag in rubric.flags), "composite")
+    names = (*(scale.name for scale in rubric.scales), *(flag.name for flag in rubric.flags), "composite")
+    return (*names, *(AUTO + name for name in names))
 
 
 def _mean_scores(given: Sequence[GivenVerdict], rubric: Rubric) -> dict[str, float]:
+    if not given:
+        return {}
     verdicts = [g.verdict for g in given]
     means = {scale.name: fmean(v.scores[scale.name] for v in verdicts) for scale in rubric.scales}
     means |= {flag.name: fmean(v.flags[flag.name] for v in verdicts) for flag in rubric.flags}
     return means | {"composite": fmean(rubric.composite(v.scores, v.flags) for v in verdicts)}
 
 
-def _judge_tags(given: Sequence[GivenVerdict]) -> dict[str, str]:
+def _judge_tags(given: Sequence[GivenVerdict], names: tuple[str, str]) -> dict[str, str]:
     if not given:
         return {}
     closed_ms = max(int(g.sitting.run.tags.get("tipbench.closed_ms", "0")) for g in given)
     judges = sorted({g.sitting.closed.judged_by for g in given if g.sitting.closed})
-    return {
-        "judged_at": datetime.fromtimestamp(closed_ms / 1000, tz=UTC).isoformat(timespec="seconds"),
-        "judged_by": ", ".join(judges)[:5_000],
-    }
+    at = datetime.fromtimestamp(closed_ms / 1000, tz=UTC).isoformat(timespec="seconds")
+    return dict(zip(names, (at, ", ".join(judges)[:5_000]), strict=True))

@@ -246,6 +246,9 @@ def _remarks(evidence: Evidence, board: Leaderboard) -> list[str]:
 
 def _backlog_remarks(evidence: Evidence, waiting_for_auto: int) -> list[str]:
     remarks = [f"damaged verdicts, not counted: {where}" for where in evidence.damaged]
+    if evidence.auto:
+        judges = ", ".join(sorted({given.sitting.judged_by for given in evidence.auto}))
+        remarks.append(f"{len(evidence.auto)} verdicts of automatic judges, used within cells only: {judges}")
     if waiting_for_auto:
         remarks.append(f"{waiting_for_auto} candidates wait for an automatic judge")
     open_sittings = [s for s in evidence.sittings if s.state == "open" and s.submissions]

@@ -21,7 +21,8 @@ class GivenVerdict:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an experiment holds. `lazy` are the verdicts of the board, `doubles` feed agreement only."""
+    """What an experiment holds. `lazy` and `auto` are the verdicts of the board, one per candidate and tier;
+    `doubles` feed agreement only."""
 
     cells: tuple[StoredCell, ...]
     duplicates: tuple[StoredCell, ...]
@@ -29,6 +30,7 @@ class Evidence:
     lazy: tuple[GivenVerdict, ...]
     doubles: tuple[GivenVerdict, ...]
     close_reason: str | None
+    auto: tuple[GivenVerdict, ...] = ()
 
     @property
     def judging_closed(self) -> bool:
@@ -42,19 +44,20 @@ class Evidence:
 
     def lazy_by_cell(self) -> dict[str, dict[int, GivenVerdict]]:
         """Run id → slot → the verdict that counts, drawn failures included."""
-        found: dict[str, dict[int, GivenVerdict]] = {}
-        for given in self.lazy:
-            found.setdefault(given.cell.run.run_id, {})[given.verdict.slot] = given
-        return found
+        return _by_cell(self.lazy)
+
+    def auto_by_cell(self) -> dict[str, dict[int, GivenVerdict]]:
+        """The same of the automatic judge; it sees no failures."""
+        return _by_cell(self.auto)
 
     def waiting_slots(self) -> dict[str, list[int]]:
         """Run id → answered slots without a verdict of their tier; none when judging was closed."""
         if self.judging_closed:
             return {}
-        judged = self.lazy_by_cell()
+        judged = {True: self.lazy_by_cell(), False: self.auto_by_cell()}
         waiting: dict[str, list[int]] = {}
         for cell in self.cells:
-            given = judged.get(cell.run.run_id, {})
+            given = judged[_waits_for_lazy(cell)].get(cell.run.run_id, {})
             if slots := [slot for slot in cell.answered_slots if slot not in given]:
                 waiting[cell.run.run_id] = slots
         return waiting
@@ -64,12 +67,9 @@ class Evidence:
         if self.judging_closed:
             return 0, 0
         waiting = Counter[bool]()
+        slots = self.waiting_slots()
         for cell in self.cells:
-            waiting[cell.facts.judge_kind in LAZY_KINDS] += cell.answered_count
-        for given in self.lazy:
-            waiting[given.cell.facts.judge_kind in LAZY_KINDS] -= (
-                given.verdict.slot in given.cell.answered_slots
-            )
+            waiting[_waits_for_lazy(cell)] += len(slots.get(cell.run.run_id, ()))
         return waiting[True], waiting[False]
 
 
@@ -81,13 +81,16 @@ def read_evidence(runs: Sequence[Run]) -> Evidence:
     cells, duplicates = _resolve_duplicates(stored, {g.cell.run.run_id for g in given})
     kept = {cell.run.run_id for cell in cells}
     lazy: dict[tuple[str, int], GivenVerdict] = {}
+    auto: dict[tuple[str, int], GivenVerdict] = {}
+    tiers = {("lazy", "block"): lazy, ("auto", "all"): auto}
     doubles: list[GivenVerdict] = []
     for each in given:
         place = (each.cell.run.run_id, each.verdict.slot)
         if place[0] not in kept:
             continue
-        if each.verdict.drawn == "block" and place not in lazy:
-            lazy[place] = each
+        tier = tiers.get((each.sitting.facts.tier, each.verdict.drawn))
+        if tier is not None and place not in tier:
+            tier[place] = each
         else:
             doubles.append(each)
     return Evidence(
@@ -97,7 +100,19 @@ def read_evidence(runs: Sequence[Run]) -> Evidence:
         lazy=tuple(lazy.values()),
         doubles=tuple(doubles),
         close_reason=read_close_of_judging(runs),
+        auto=tuple(auto.values()),
     )
+
+
+def _by_cell(given: Iterable[GivenVerdict]) -> dict[str, dict[int, GivenVerdict]]:
+    found: dict[str, dict[int, GivenVerdict]] = {}
+    for each in given:
+        found.setdefault(each.cell.run.run_id, {})[each.verdict.slot] = each
+    return found
+
+
+def _waits_for_lazy(cell: StoredCell) -> bool:
+    return cell.facts.judge_kind in LAZY_KINDS
 
 
 def _listed_verdicts(

@@ -17,6 +17,7 @@ A = TypeVar("A", bound=Answer)
 Body = Mapping[str, object]
 
 API = "/api/2.0/mlflow/"
+TRACES = "/api/3.0/mlflow/traces"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
 
 
@@ -105,6 +106,10 @@ class Rest:
     def tell(self, call: str, body: Body) -> None:
         """A POST whose answer says nothing."""
         self.post(call, body, Nothing)
+
+    def put_trace(self, body: Body) -> None:
+        """Stores a trace, or replaces the one of that id."""
+        self._send("POST", TRACES, body=body)
 
     def put_artifact(self, path: str, text: str) -> None:
         """Stores a text under the server's artifact root."""

@@ -21,7 +21,10 @@ CLOSED_STATES = ("accepted", "refused", "expired", "superseded")
 
 
 class SittingFacts(Record):
-    """Who was handed what, and how it was drawn. `of` names the sitting whose items a second one repeats."""
+    """Who was handed what, and how it was drawn. `of` names the sitting whose items a second one repeats.
+
+    An automatic judge is known by its model, and by what that is a name for.
+    """
 
     token: str
     tier: Literal["lazy", "auto"]
@@ -37,6 +40,9 @@ class SittingFacts(Record):
     blocks: int
     of: str = ""
     live: bool = False
+    judge_model: str = ""
+    judge_digest: str = ""
+    judge_pinned: bool = True
 
 
 class KeyItem(Record):

@@ -20,6 +20,7 @@ from tipbench.tracking.refusals import AnsweredNo, ArtifactsNotServed
 from tipbench.tracking.rest import Rest
 from tipbench.tracking.runs import Experiment, OneRun, Run
 from tipbench.tracking.searching import read_runs, search_runs
+from tipbench.tracking.traces import Trace, trace_body
 from tipbench.tracking.write import Write, prepare_write
 
 PATIENCE_SECONDS = 60.0
@@ -196,6 +197,13 @@ class Tracking:
         call_patiently(
             lambda: overrule_run(self._rest, run_id, metrics=metrics, tags=tags, without_tags=without_tags)
         )
+
+    def publish_trace(self, trace: Trace) -> None:
+        """Shows a judged candidate in MLflow's evaluation views; replaces what was shown of it before.
+
+        Not journaled: it can be published again.
+        """
+        call_patiently(lambda: self._rest.put_trace(trace_body(trace)))
 
     def delete_run(self, run_id: str) -> None:
         """Deletes a run as MLflow does: it can be restored there."""
