@@ -9,7 +9,7 @@ from rich.table import Table
 
 from tipbench.cli.judge import open_judging
 from tipbench.cli.session import Session, mlflow_options, open_session
-from tipbench.errors import TipbenchError, UsageError
+from tipbench.errors import TipbenchError, TrackingError, UsageError
 from tipbench.judging.drift_plot import draw_drift
 from tipbench.judging.judges import JudgePair, JudgeSitting, JudgesReport
 
@@ -25,7 +25,11 @@ def command(*, experiment: str | None, as_json: bool, plot: Path | None, **flags
     """Every sitting with its drift, and how far the judges agree."""
     with open_session(flags, for_machines=as_json) as session:
         names = [experiment] if experiment else [each.name for each in session.tracking.list_experiments()]
-        report = open_judging(session).judges(names)
+
+        def pass_over(name: str, error: TrackingError) -> None:
+            session.say.print(f"· {name} is left out: {error.message}", markup=False)
+
+        report = open_judging(session).judges(names, pass_over=None if experiment else pass_over)
         if plot is not None:
             _write_plot(plot, report)
         if as_json:

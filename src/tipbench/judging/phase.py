@@ -1,11 +1,11 @@
 """Judge, as one phase: hand a sheet out, take it in, end judging. Reads the store, writes the store."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tipbench.errors import SheetError, UsageError
+from tipbench.errors import SheetError, TrackingError, TrackingUnavailable, UsageError
 from tipbench.judging.apply import (
     Applied,
     apply_sections,
@@ -144,11 +144,27 @@ class Judging:
             refresh_views(backlog, registrar)
         return find_sitting(decision.sitting, backlog, registrar)
 
-    def judges(self, experiments: Iterable[str]) -> JudgesReport:
-        """All sittings of these experiments, and how far their judges agree; only reads."""
+    def judges(
+        self, experiments: Iterable[str], *, pass_over: Callable[[str, TrackingError], None] | None = None
+    ) -> JudgesReport:
+        """All sittings of these experiments, and how far their judges agree; only reads.
+
+        `pass_over` is told of experiments that are broken.
+
+        Raises:
+            TrackingError: one is broken, and nobody is there to be told.
+        """
         benches: list[Bench] = []
         for name in experiments:
-            backlog = self.read(self.registrar(name))
+            try:
+                backlog = self.read(self.registrar(name))
+            except TrackingUnavailable:
+                raise
+            except TrackingError as error:
+                if pass_over is None:
+                    raise
+                pass_over(name, error)
+                continue
 
             def rubric_of(cell: StoredCell, backlog: Backlog = backlog) -> Rubric:
                 return backlog.pack_of(cell.facts.pack_hash).rubric
