@@ -32,6 +32,7 @@ def run_server(model: Path) -> Generator[RunningServer]:
     """The server for as long as the context lasts."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.engines.openai_server", str(model), KEY],
+        cwd=Path(__file__).parents[2],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

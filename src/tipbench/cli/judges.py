@@ -9,7 +9,7 @@ from rich.table import Table
 
 from tipbench.cli.judge import open_judging
 from tipbench.cli.session import Session, mlflow_options, open_session
-from tipbench.errors import TipbenchError, TrackingError, UsageError
+from tipbench.errors import TipbenchError, UsageError
 from tipbench.judging.drift_plot import draw_drift
 from tipbench.judging.judges import JudgePair, JudgeSitting, JudgesReport
 
@@ -26,7 +26,7 @@ def command(*, experiment: str | None, as_json: bool, plot: Path | None, **flags
     with open_session(flags, for_machines=as_json) as session:
         names = [experiment] if experiment else [each.name for each in session.tracking.list_experiments()]
 
-        def pass_over(name: str, error: TrackingError) -> None:
+        def pass_over(name: str, error: TipbenchError) -> None:
             session.say.print(f"· {name} is left out: {error.message}", markup=False)
 
         report = open_judging(session).judges(names, pass_over=None if experiment else pass_over)

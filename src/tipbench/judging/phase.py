@@ -5,7 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tipbench.errors import SheetError, TrackingError, TrackingUnavailable, UsageError
+from tipbench.errors import (
+    NewerSchema,
+    SheetError,
+    TipbenchError,
+    TrackingError,
+    TrackingUnavailable,
+    UsageError,
+)
 from tipbench.judging.apply import (
     Applied,
     apply_sections,
@@ -145,7 +152,7 @@ class Judging:
         return find_sitting(decision.sitting, backlog, registrar)
 
     def judges(
-        self, experiments: Iterable[str], *, pass_over: Callable[[str, TrackingError], None] | None = None
+        self, experiments: Iterable[str], *, pass_over: Callable[[str, TipbenchError], None] | None = None
     ) -> JudgesReport:
         """All sittings of these experiments, and how far their judges agree; only reads.
 
@@ -153,6 +160,7 @@ class Judging:
 
         Raises:
             TrackingError: one is broken, and nobody is there to be told.
+            NewerSchema: the same, of one that a newer tipbench wrote.
         """
         benches: list[Bench] = []
         for name in experiments:
@@ -160,7 +168,7 @@ class Judging:
                 backlog = self.read(self.registrar(name))
             except TrackingUnavailable:
                 raise
-            except TrackingError as error:
+            except (TrackingError, NewerSchema) as error:
                 if pass_over is None:
                     raise
                 pass_over(name, error)
