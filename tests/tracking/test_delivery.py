@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -158,6 +160,19 @@ def test_a_write_arrives_once_whatever_happens_to_one_of_its_requests(
     assert {path: tracking.read_artifact(complete[0], path) for path in TEXTS} == TEXTS
     assert [run.run_id for run in tracking.read_runs(experiment, fresh=True)] == [run_id]
     assert list((tmp_path / "other").rglob("*.jsonl")) == []
+
+
+def test_deliveries_of_the_same_facts_that_meet_in_the_database_all_end_well(
+    tracking: Tracking, experiment: Experiment, mlflow_url: str, tmp_path: Path
+) -> None:
+    params = {f"p{n}": "same" for n in range(90)}
+    with ExitStack() as stack, ThreadPoolExecutor(8) as pool:
+        clients = [stack.enter_context(impatient(mlflow_url, tmp_path / str(n), tries=5)) for n in range(8)]
+        for _ in range(6):
+            run_id = tracking.deliver(make_write(experiment, params={}, artifacts={}))
+            write = make_write(experiment, run_id=run_id, params=params, artifacts={})
+            assert list(pool.map(Tracking.deliver, clients, [write] * 8)) == [run_id] * 8
+    assert all(run.params == params for run in tracking.read_runs(experiment))
 
 
 def test_a_write_needs_no_more_requests_than_it_must(

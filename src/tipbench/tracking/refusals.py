@@ -1,5 +1,6 @@
 """What an answer of the server means when it is not what was asked for. Translated here and nowhere else."""
 
+import re
 from urllib.parse import urlsplit
 
 import httpx2
@@ -10,6 +11,9 @@ from tipbench.tracking.runs import ErrorAnswer
 
 MAX_MESSAGE = 300
 TRY_AGAIN = frozenset({408, 425, 429})
+COLLISION = re.compile(r"^\([\w.]*(IntegrityError|UniqueViolation)\)", re.MULTILINE)
+"""Two deliveries of the same facts met in the database (a late request, its repetition): MLflow answers the
+second with 400 and the words of its database. Asked again it compares, and accepts or refuses for good."""
 
 
 class AnsweredNo(TrackingRefused):
@@ -32,7 +36,7 @@ def check_answer(response: httpx2.Response, *, url: str) -> None:
     """Returns if the server did what was asked.
 
     Raises:
-        TrackingUnavailable: 5xx, or asked to come back later.
+        TrackingUnavailable: 5xx, asked to come back later, or met another delivery of the same facts.
         AnsweredNo: MLflow refused this call.
         NotLetIn: credentials, Host header, a redirect, or another program on this port.
     """
@@ -73,7 +77,7 @@ def _failing(response: httpx2.Response, *, url: str) -> TrackingRefused | Tracki
     )
 
 
-def _refused(response: httpx2.Response, *, url: str) -> TrackingRefused:
+def _refused(response: httpx2.Response, *, url: str) -> TrackingRefused | TrackingUnavailable:
     status, answer = response.status_code, _read_error(response)
     if status == 401:
         return NotLetIn(
@@ -89,6 +93,8 @@ def _refused(response: httpx2.Response, *, url: str) -> TrackingRefused:
         )
     if answer is None:
         return stranger(url, saw=f"{status} to {_call(response, url=url)}")
+    if COLLISION.search(answer.message):
+        return _failing(response, url=url)
     return AnsweredNo(
         f"MLflow refused {_call(response, url=url)}: {shorten(answer.message)}", code=answer.error_code
     )
