@@ -49,7 +49,7 @@ format: setup
 	$(BIN)/ruff check --fix src tests benchmarks
 
 test: check
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 test-slow: setup
 	$(BIN)/pytest -m slow

@@ -24,6 +24,19 @@ from tipbench.tracking.opening import open_managed_folder
 SHARED = "TIPBENCH_TEST_SERVER_HOME"
 """Where the shared server lives. Set it yourself to keep one server over several test runs."""
 
+HERE = Path(__file__).parent
+NEEDS_ENGINE = {
+    "engines/test_contract.py",
+    "engines/test_llamacpp.py",
+    "engines/test_one_memory.py",
+    "faults/test_faults.py",
+    "judging/test_auto_real.py",
+    "test_headline.py",
+    "test_interruptions.py",
+    "test_readme.py",
+}
+"""Files that would otherwise wait for each other, each in a worker that could do something else."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if SHARED not in os.environ:
@@ -33,6 +46,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: _stop_shared_server(Path(folder)))
     for name in ("MLFLOW_TRACKING_URI", "TIPBENCH_MLFLOW_URL", "TIPBENCH_HOME"):
         os.environ.pop(name, None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files stay together, and one worker has all that keeps the engine busy: a machine has one engine."""
+    for item in items:
+        file = item.path.relative_to(HERE).as_posix()
+        item.add_marker(pytest.mark.xdist_group("engine" if file in NEEDS_ENGINE else file))
 
 
 def _stop_shared_server(folder: Path) -> None:

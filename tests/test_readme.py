@@ -44,7 +44,10 @@ def test_the_demo_does_the_main_job_and_says_what_to_type_next(cli: Cli) -> None
     assert "12 cells are in experiment 'tip-bench-demo'" in outcome.out
     assert re.search(r"Not decided: judged 0 of \d+", outcome.out)
     assert "tipbench judge --experiment tip-bench-demo --export sheet.json" in outcome.out
-    assert "0 to generate" in cli.ok("demo").out
+    assert re.search(r"of 24 anchors|cannot hold the format", outcome.out), "the model judged a sample"
+    again = cli.ok("demo").out
+    assert "0 to generate" in again
+    assert "it judged before: sitting" in again
 
 
 def test_the_readme_names_every_command_and_is_short() -> None:

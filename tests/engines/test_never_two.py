@@ -1,4 +1,4 @@
-"""Never two models resident: three collects of two users at once, one parent killed with -9 in each round."""
+"""Never two models resident: three commands of two users at once, one parent killed with -9 in each round."""
 
 import os
 import random
@@ -42,20 +42,14 @@ class Collector:
 
     def start(self, seed: int) -> "subprocess.Popen[str]":
         """Two cells of this seed, in an experiment of its own."""
-        command = (
-            *(
-                "collect",
-                "--models",
-                self.model,
-                "--prompts",
-                "v1",
-                "--n-tips",
-                "1",
-                "--pack",
-                str(self.pack),
-            ),
-            *("--seed", str(seed), "--experiment", f"never-two-{self.home.parent.name}-{self.name}-{seed}"),
-        )
+        grid = ("--models", self.model, "--prompts", "v1", "--n-tips", "1", "--pack", str(self.pack))
+        return self.run("collect", *grid, "--seed", str(seed), "--experiment", self.experiment(seed))
+
+    def experiment(self, seed: int) -> str:
+        return f"never-two-{self.home.parent.name}-{self.name}-{seed}"
+
+    def run(self, *command: str) -> "subprocess.Popen[str]":
+        """A command of this user."""
         return subprocess.Popen(
             [*self.user, sys.executable, "-P", "-m", "tipbench", *command],
             env={**os.environ, **self.variables, "HOME": str(self.home), "TIPBENCH_HOME": str(self.home)},
@@ -64,6 +58,17 @@ class Collector:
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+
+@dataclass(frozen=True)
+class LocalJudge(Collector):
+    """Judges with a model of this machine what `author` collected in the round before."""
+
+    author: Collector
+
+    def start(self, seed: int) -> "subprocess.Popen[str]":
+        judge = ("--judge-model", self.model, "--anyway")
+        return self.run("judge", "--auto", *judge, "--experiment", self.author.experiment(seed - 1))
 
 
 @pytest.fixture
@@ -112,6 +117,27 @@ def test_never_two_models_whoever_is_killed(
             assert watch.most == 1, watch.seen
     print(f"{ROUNDS} rounds, {watch.looks} looks, peak {watch.peak_kb} kB, swapped {swaps() - before} pages")
     assert {"ollama\0runner", "tipbench.engines.llamacpp_child"} <= watch.kinds
+    assert swaps() == before
+
+
+@pytest.mark.timeout(3600)
+def test_never_two_models_when_one_of_them_judges(
+    collectors: list[Collector], free_ollama: OllamaServer, tmp_path: Path
+) -> None:
+    on_ollama, author, other = collectors
+    # The rubric needs more room than a prompt.
+    variables = other.variables | {"TIPBENCH_CONTEXT_TOKENS": "4096"}
+    judge = LocalJudge(other.name, other.model, other.home, other.user, variables, other.pack, author)
+    assert author.start(0).wait(PATIENCE_SECONDS) == 0
+    rng = random.Random(1)
+    before = swaps()
+    with WeightWatch(tmp_path, free_ollama.groups) as watch:
+        for seed in range(1, 1 + min(ROUNDS, 5)):
+            users = [on_ollama, author, judge]
+            # The judge, who works longest, is the victim more often than the others.
+            _run_round(users, seed, victim=(2, 0, 2, 1, 2)[seed - 1], delay=rng.uniform(0, 8), watch=watch)
+            assert watch.most == 1, watch.seen
+    print(f"with a judge: {watch.looks} looks, peak {watch.peak_kb} kB, swapped {swaps() - before} pages")
     assert swaps() == before
 
 

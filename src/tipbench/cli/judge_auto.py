@@ -56,7 +56,7 @@ def run_auto(flags: Mapping[str, object], *, budget: float | None, anyway: bool,
         with start_session(settings, say=say) as session:
             order = AutoOrder(judge, budget_usd=budget, anyway=anyway)
             try:
-                outcome = _judge(session, order, quiet=as_json)
+                outcome = judge_with_bar(session, order, quiet=as_json)
             except KeyboardInterrupt:
                 raise TipbenchError(
                     "stopped", hint="What was judged is kept. Run the same command again to go on."
@@ -64,7 +64,7 @@ def run_auto(flags: Mapping[str, object], *, budget: float | None, anyway: bool,
             if as_json:
                 click.echo(json.dumps(_as_json(outcome)))
             else:
-                _print(session, judge, outcome, anyway=anyway)
+                print_outcome(session, judge, outcome, anyway=anyway)
     return UNINFORMATIVE if outcome is not None and not outcome.grade.informative and not anyway else 0
 
 
@@ -89,7 +89,8 @@ def _price(settings: Settings) -> Price | None:
     return None if prompt is None or output is None else Price(prompt / 1000, output / 1000)
 
 
-def _judge(session: Session, order: AutoOrder, *, quiet: bool) -> AutoOutcome | None:
+def judge_with_bar(session: Session, order: AutoOrder, *, quiet: bool) -> AutoOutcome | None:
+    """Judges, with a bar that shows how far it is."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -104,7 +105,10 @@ def _auto_judging(session: Session, report: Callable[[int, int], None]) -> AutoJ
     return AutoJudging(open_judging(session), session.settings.home / "auto", report)
 
 
-def _print(session: Session, judge: JudgeModel, outcome: AutoOutcome | None, *, anyway: bool) -> None:
+def print_outcome(
+    session: Session, judge: JudgeModel, outcome: AutoOutcome | None, *, anyway: bool
+) -> None:
+    """What became of it, and what to do next."""
     say, name = session.say, shlex.quote(session.settings.experiment)
     if outcome is None:
         say.print(f"nothing waits for {judge.name!r}: it judged every answered candidate", markup=False)

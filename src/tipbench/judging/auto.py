@@ -9,7 +9,7 @@ from pathlib import Path
 from tipbench.errors import BudgetSpent, CannotHoldFormat, EngineUnavailable
 from tipbench.judging.auto_desk import AutoDesk, AutoSitting
 from tipbench.judging.auto_graders import FREE, Graded, Grader, GradingFailed, JudgeModel, check_price
-from tipbench.judging.auto_items import AutoItem
+from tipbench.judging.auto_items import AutoItem, Sample
 from tipbench.judging.auto_ledger import Entry, Ledger
 from tipbench.judging.auto_prompt import answer_schema, make_nonce, make_question, read_scores
 from tipbench.judging.closing import grade_judge
@@ -31,11 +31,12 @@ PAUSES_SECONDS = (2.0, 5.0, 15.0)
 
 @dataclass(frozen=True)
 class AutoOrder:
-    """Who judges, for how much money at most, and whether also when it is no good."""
+    """Who judges, for how much money at most, whether also when it is no good, and whether only a sample."""
 
     judge: JudgeModel
     budget_usd: float | None = None
     anyway: bool = False
+    sample: Sample | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class AutoJudging:
         uid = self.judging.registrar(experiment).experiment.uid
         place = content_hash([uid, order.judge.name, order.judge.digest])
         with hold_lock(self.judging.locks / f"auto-{place}.lock"):
-            sitting = desk.sit_down(order.judge)
+            sitting = desk.sit_down(order.judge, sample=order.sample)
             if sitting is None:
                 return None
             path = self.ledgers / f"{uid}-{sitting.token}.jsonl"

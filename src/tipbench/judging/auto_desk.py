@@ -7,7 +7,7 @@ from random import Random
 from tipbench.errors import UsageError
 from tipbench.judging.apply import close_all, refresh_views
 from tipbench.judging.auto_graders import JudgeModel
-from tipbench.judging.auto_items import AutoItems, draw_key, make_facts, sittings_of
+from tipbench.judging.auto_items import AutoItems, Sample, draw_key, make_facts, sittings_of
 from tipbench.judging.backlog import Backlog
 from tipbench.judging.closing import Registrar, read_answers
 from tipbench.judging.handout import seed_source
@@ -43,8 +43,8 @@ class AutoDesk:
     judging: Judging
     experiment: str
 
-    def sit_down(self, judge: JudgeModel) -> AutoSitting | None:
-        """This judge's open sitting, else a new one; None when nothing waits for it.
+    def sit_down(self, judge: JudgeModel, *, sample: Sample | None = None) -> AutoSitting | None:
+        """This judge's open sitting, else a new one, over a sample if wanted; None when nothing waits for it.
 
         Raises:
             UsageError: judging of the experiment was closed.
@@ -58,7 +58,7 @@ class AutoDesk:
                 return None
             mine = [s for s in sittings_of(judge, backlog) if s.is_open(backlog.now_ms)]
             if not mine:
-                token = _hand_out(judge, backlog, registrar)
+                token = _hand_out(judge, backlog, registrar, sample)
                 if token is None:
                     return None
                 backlog = self.judging.read(registrar)
@@ -126,11 +126,11 @@ class AutoDesk:
             return find_sitting(token, backlog, registrar)
 
 
-def _hand_out(judge: JudgeModel, backlog: Backlog, registrar: Registrar) -> str | None:
+def _hand_out(judge: JudgeModel, backlog: Backlog, registrar: Registrar, sample: Sample | None) -> str | None:
     """Makes a new sitting over what waits for this judge; its token, or None when nothing does."""
     cell = backlog.evidence.cells[-1]
     seed = seed_source(registrar.stamps)()
-    key = draw_key(judge, backlog, backlog.pack_of(cell.facts.pack_hash), rng=Random(seed))
+    key = draw_key(judge, backlog, backlog.pack_of(cell.facts.pack_hash), rng=Random(seed), sample=sample)
     if key is None:
         return None
     blank = registrar.stamps.blank(registrar.experiment)

@@ -1,14 +1,15 @@
-"""What an automatic judge is handed: all anchors, then every candidate it did not judge yet, blind."""
+"""What an automatic judge is handed: anchors, all as a rule, then what it did not judge yet, blind."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
 from tipbench.flags import compute_flags
+from tipbench.inert import make_inert
 from tipbench.judging.auto_graders import JudgeModel
 from tipbench.judging.backlog import Backlog, make_desk
 from tipbench.judging.blind import make_id, mask_names
-from tipbench.judging.blocks import Member
+from tipbench.judging.blocks import Member, draw_blocks
 from tipbench.judging.sheet import Desk, text_hash
 from tipbench.records import Pack, Scenario
 from tipbench.tracking.cells import StoredCell, read_cells
@@ -17,6 +18,14 @@ from tipbench.tracking.sittings import LEASE_MS, BlindKey, KeyItem, SittingFacts
 AUTO_KIND = "haiku"
 BLOCK = 0
 """An automatic judge sees every candidate, one by one: there is one block."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A part of what a judge would be handed: a first impression of it."""
+
+    anchors: int
+    blocks: int
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ class AutoItems:
         return AutoItem(scenario, self._mask(candidate.text), candidate.flags)
 
     def _mask(self, text: str) -> str:
-        return mask_names(text, self._desk.models)
+        return make_inert(mask_names(text, self._desk.models))
 
 
 def sittings_of(judge: JudgeModel, backlog: Backlog) -> list[StoredSitting]:
@@ -68,19 +77,16 @@ def sittings_of(judge: JudgeModel, backlog: Backlog) -> list[StoredSitting]:
     ]
 
 
-def draw_key(judge: JudgeModel, backlog: Backlog, pack: Pack, *, rng: Random) -> BlindKey | None:
-    """A key over all anchors and, after them in random order, what waits for this judge; None if nothing."""
-    tokens = {sitting.facts.token for sitting in sittings_of(judge, backlog) if sitting.closed is not None}
-    waiting = [
-        Member(cell, slot)
-        for cell in backlog.evidence.cells
-        for slot in cell.answered_slots
-        if slot not in _judged_slots(cell, tokens)
-    ]
+def draw_key(
+    judge: JudgeModel, backlog: Backlog, pack: Pack, *, rng: Random, sample: Sample | None = None
+) -> BlindKey | None:
+    """A key over the anchors and, after them in random order, what waits for this judge; None if nothing."""
+    waiting = _draw_waiting(judge, backlog, rng, limit=sample.blocks if sample else None)
     if not waiting:
         return None
     rng.shuffle(waiting)
-    anchors = rng.sample(pack.anchors, len(pack.anchors))
+    known = len(pack.anchors)
+    anchors = rng.sample(pack.anchors, min(sample.anchors, known) if sample else known)
     ids: dict[str, None] = {}
     while len(ids) < len(anchors) + len(waiting):
         ids[make_id(rng)] = None
@@ -117,6 +123,13 @@ def make_facts(
         judge_digest=judge.digest,
         judge_pinned=judge.pinned,
     )
+
+
+def _draw_waiting(judge: JudgeModel, backlog: Backlog, rng: Random, *, limit: int | None) -> list[Member]:
+    tokens = {sitting.facts.token for sitting in sittings_of(judge, backlog) if sitting.closed is not None}
+    cells = backlog.evidence.cells
+    taken = {cell.run.run_id: _judged_slots(cell, tokens) for cell in cells}
+    return [item for block in draw_blocks(cells, taken=taken, limit=limit, rng=rng) for item in block.items]
 
 
 def _judged_slots(cell: StoredCell, tokens: set[str]) -> set[int]:
