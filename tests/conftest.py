@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: _stop_shared_server(Path(folder)))
     for name in ("MLFLOW_TRACKING_URI", "TIPBENCH_MLFLOW_URL", "TIPBENCH_HOME"):
         os.environ.pop(name, None)
-    # Started in the background by a script, Ctrl-C is ignored, here and in all that tests start and interrupt.
+    # Started in the background by a script, Ctrl-C is ignored, here and in all that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
