@@ -34,9 +34,10 @@ OPTIONS = {
     "order": "--order",
     "champion": "--champion",
     "second_opinion": "--second-opinion",
+    "disagreements": "--disagreements",
     "judge_kind": "--judge-kind",
 }
-ALONE = {"next_items", "blocks", "second_opinion"}
+ALONE = {"next_items", "blocks", "second_opinion", "disagreements"}
 """Of these at most one."""
 
 
@@ -52,6 +53,12 @@ def hand_out_options(function: Function) -> Function:
             "--second-opinion",
             type=Share(),
             help="This share of what others judged, as 10%: it counts for agreement, not for the board.",
+        ),
+        click.option(
+            "--disagreements",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="The N most doubtful automatic verdicts, to check: for agreement and Δ, not for the board.",
         ),
         click.option(
             "--champion", metavar="MODEL+PROMPT", help="With --next: the arm that a winner must beat."
@@ -72,6 +79,15 @@ def hand_out_options(function: Function) -> Function:
     ):
         function = option(function)
     return function
+
+
+def delta_option(function: Function) -> Function:
+    """How far apart is too far."""
+    return click.option(
+        "--delta",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Flag automatic verdicts that are further off [default: learnt from the pairs there are].",
+    )(function)
 
 
 def check_wishes(wishes: dict[str, Any], *, way: str) -> None:
@@ -101,6 +117,7 @@ def make_request(wishes: dict[str, Any], *, judged_by: str) -> Request:
         at_random=wishes["order"] == "random",
         champion=wishes["champion"],
         second_share=wishes["second_opinion"],
+        spots=wishes["disagreements"],
     )
 
 

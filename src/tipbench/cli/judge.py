@@ -9,7 +9,13 @@ from click.core import ParameterSource
 from rich.markup import escape
 from rich.table import Table
 
-from tipbench.cli.handing_out import check_wishes, hand_out_options, make_request, split_wishes
+from tipbench.cli.handing_out import (
+    check_wishes,
+    delta_option,
+    hand_out_options,
+    make_request,
+    split_wishes,
+)
 from tipbench.cli.install_command import install_command
 from tipbench.cli.interactive import judge_here, pick_judge, say_enough
 from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
@@ -18,6 +24,7 @@ from tipbench.inert import make_inert_line
 from tipbench.judging.export import Handout
 from tipbench.judging.handout import Request
 from tipbench.judging.phase import Judging, Taken
+from tipbench.judging.spots import Disagreement
 from tipbench.judging.status import Status
 
 FilePath = click.Path(dir_okay=False, path_type=Path)
@@ -110,12 +117,16 @@ command.add_command(install_command)
 @command.command()
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @click.option("--fresh", is_flag=True, help="Read everything again, also what was edited by hand in MLflow.")
+@delta_option
 @experiment_option
 @mlflow_options
 def status(*, as_json: bool, fresh: bool, **flags: object) -> None:
     """Where judging stands: judged, waiting, and who has what."""
     with open_session(flags, for_machines=as_json) as session:
-        found = open_judging(session).status(experiment=session.settings.experiment, fresh=fresh)
+        settings = session.settings
+        found = open_judging(session).status(
+            experiment=settings.experiment, fresh=fresh, delta=settings.delta
+        )
         if as_json:
             click.echo(found.model_dump_json(indent=1))
         else:
@@ -170,7 +181,18 @@ def check_reason(reason: str) -> str:
 
 def open_judging(session: Session) -> Judging:
     """The judge phase as this command sees it."""
-    return Judging(session.tracking, session.stamps, session.settings.home / "locks")
+    settings = session.settings
+    return Judging(session.tracking, session.stamps, settings.home / "locks", gate=settings.gate)
+
+
+def tell_disagreement(found: Disagreement) -> str:
+    """Δ, bias and how many pairs are beyond it, in a line."""
+    spread = "" if found.bias_spread is None else f", between arms ± {found.bias_spread:.2f}"
+    start = f"automatic against lazy, {found.pairs} pairs: bias {found.bias:+.2f}{spread}"
+    if found.threshold is None:
+        return f"{start}; too few for Δ: nothing is flagged"
+    origin = "set" if found.set_by_hand else "from the data"
+    return f"{start}, Δ {found.threshold:.2f} ({origin}), {found.flagged} flagged"
 
 
 def _export(session: Session, path: Path, request: Request, *, as_json: bool) -> None:
@@ -223,6 +245,8 @@ def _print_status(session: Session, found: Status) -> None:
         f"{found.waiting} wait for a lazy judge{auto}{closed}",
         markup=False,
     )
+    if found.disagreement is not None:
+        session.say.print(tell_disagreement(found.disagreement), markup=False)
     if not found.sittings:
         return
     table = Table("sitting", "judge", "state", "drawn", "items", "anchors", "blocks counted", "expires")

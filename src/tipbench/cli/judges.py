@@ -7,11 +7,13 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from tipbench.cli.judge import open_judging
+from tipbench.cli.handing_out import delta_option
+from tipbench.cli.judge import open_judging, tell_disagreement
 from tipbench.cli.session import Session, mlflow_options, open_session
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.judging.drift_plot import draw_drift
-from tipbench.judging.judges import JudgePair, JudgeSitting, JudgesReport
+from tipbench.judging.judges import JudgePair, JudgeSitting, JudgesReport, NoiseLine
+from tipbench.judging.spots import FlaggedPair
 
 
 @click.command(name="judges")
@@ -20,6 +22,7 @@ from tipbench.judging.judges import JudgePair, JudgeSitting, JudgesReport
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the drift over time: an SVG file."
 )
+@delta_option
 @mlflow_options
 def command(*, experiment: str | None, as_json: bool, plot: Path | None, **flags: object) -> None:
     """Every sitting with its drift, and how far the judges agree."""
@@ -29,7 +32,9 @@ def command(*, experiment: str | None, as_json: bool, plot: Path | None, **flags
         def pass_over(name: str, error: TipbenchError) -> None:
             session.say.print(f"· {name} is left out: {error.message}", markup=False)
 
-        report = open_judging(session).judges(names, pass_over=None if experiment else pass_over)
+        report = open_judging(session).judges(
+            names, delta=session.settings.delta, pass_over=None if experiment else pass_over
+        )
         if plot is not None:
             _write_plot(plot, report)
         if as_json:
@@ -59,10 +64,23 @@ def _print_report(session: Session, report: JudgesReport) -> None:
     for each in report.sittings:
         table.add_row(*map(escape, _row(each)))
     session.say.print(table)
+    _print_agreement(session, report)
+
+
+def _print_agreement(session: Session, report: JudgesReport) -> None:
     if report.pairs:
-        table = Table("judges", "both judged", "α", "bias", "flags (AC1)")
+        table = Table("judges", "both judged", "α", "α per scale", "bias", "flags (AC1)")
         for pair in report.pairs:
             table.add_row(*map(escape, _pair_row(pair)))
+        session.say.print(table)
+    for line in report.noise:
+        session.say.print(_tell_noise(line), markup=False)
+    for found in report.disagreements:
+        session.say.print(f"{found.experiment}: {tell_disagreement(found)}", markup=False)
+    if report.flagged:
+        table = Table("flagged", "arm", "scenario", "candidate", "auto", "lazy", "judges")
+        for flagged in report.flagged:
+            table.add_row(*map(escape, _flagged_row(flagged)))
         session.say.print(table)
 
 
@@ -87,6 +105,24 @@ def _pair_row(pair: JudgePair) -> list[str]:
     alpha = "–"
     if pair.alpha is not None and pair.low is not None and pair.high is not None:
         rough = ", rough" if pair.rough else ""
-        alpha = f"{pair.alpha:.2f} [{pair.low:.2f}, {pair.high:.2f}]{rough}"
+        over = ", scales" if pair.over == "scales" else ""
+        alpha = f"{pair.alpha:.2f} [{pair.low:.2f}, {pair.high:.2f}]{over}{rough}"
+    scales = ", ".join(f"{name} {value:.2f}" for name, value in pair.scales.items())
     flags = ", ".join(f"{name} {value:.2f}" for name, value in pair.flags.items())
-    return [" / ".join(pair.judges), str(pair.candidates), alpha, f"{pair.bias:+.2f}", flags]
+    return [" / ".join(pair.judges), str(pair.candidates), alpha, scales, f"{pair.bias:+.2f}", flags]
+
+
+def _tell_noise(line: NoiseLine) -> str:
+    repeats = f"from {line.repeats} repeats" if line.repeats_fitted else f"the usual; {line.repeats} repeats"
+    sittings = (
+        f"from {line.sittings} sittings" if line.offsets_fitted else f"the usual; {line.sittings} sittings"
+    )
+    return (
+        f"{line.experiment}: a judge against himself σ {line.repeat_sd:.2f} ({repeats}), "
+        f"sittings against each other τ {line.offset_sd:.2f} ({sittings})"
+    )
+
+
+def _flagged_row(pair: FlaggedPair) -> list[str]:
+    said = [f"{pair.auto:g}", f"{pair.lazy:g}", " / ".join(pair.judges)]
+    return [f"{pair.gap:+.1f}", pair.arm, pair.scenario, str(pair.candidate), *said]

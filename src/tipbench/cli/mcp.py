@@ -15,9 +15,12 @@ from tipbench.settings import read_settings
 
 @click.command(name="mcp")
 @click.option("--judged-by", help="Who judges [default: claude-code-session].")
+@click.option(
+    "--champion", metavar="MODEL+PROMPT", help="The arm that a winner must beat, for what to judge next."
+)
 @experiment_option
 @mlflow_options
-def command(**flags: object) -> None:
+def command(*, champion: str | None, **flags: object) -> None:
     """Serve judging to a coding agent over stdio (Model Context Protocol). The agent starts it itself."""
     try:
         from tipbench.judging.mcp_server import make_server
@@ -37,7 +40,9 @@ def command(**flags: object) -> None:
         with start_session(settings, say=say) as session:
             yield open_judging(session)
 
-    tools = JudgeTools(open_lazily, judged_by=settings.judged_by, experiment=settings.experiment)
+    tools = JudgeTools(
+        open_lazily, judged_by=settings.judged_by, experiment=settings.experiment, champion=champion
+    )
     try:
         make_server(tools).run()
     finally:

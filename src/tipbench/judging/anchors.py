@@ -12,6 +12,8 @@ ANCHORS_PER_SITTING = 6
 REST_SITTINGS = 3
 """An anchor shown to a judge rests for so many sittings: not repeated within four."""
 TRIES = 8
+ROOM = 1 / 6
+"""Of what can be judged: two points of the twelve that three scales from 1 to 5 have."""
 
 
 def choose_anchors(
@@ -24,18 +26,29 @@ def choose_anchors(
 ) -> list[Anchor]:
     """Up to six anchors; fewer rather than one that this judge saw lately.
 
-    Scenarios get anchors in proportion to their items, so that a scenario does not tell an anchor.
+    Scenarios get anchors in proportion to their items, so that a scenario does not tell an anchor. Within a
+    scenario those come first that leave room on both sides: close to an end nobody can be harsher or milder.
     """
     by_scenario: dict[str, list[Anchor]] = {}
     for anchor in pool:
         if anchor.id not in seen and anchor.scenario in items_per_scenario:
             by_scenario.setdefault(anchor.scenario, []).append(anchor)
-    tries = [_draw(by_scenario, items_per_scenario, rng) for _ in range(TRIES)]
-    return max(tries, key=lambda chosen: _spread(chosen, rubric))
+    judged = {a.id: rubric.judged_part(a.scores) for anchors in by_scenario.values() for a in anchors}
+    roomy = {anchor_id for anchor_id, score in judged.items() if _has_room(score, rubric)}
+
+    def rate(chosen: Sequence[Anchor]) -> tuple[int, float]:
+        spread = pstdev(judged[anchor.id] for anchor in chosen) if chosen else 0.0
+        return sum(anchor.id in roomy for anchor in chosen), spread
+
+    return max((_draw(by_scenario, items_per_scenario, roomy, rng) for _ in range(TRIES)), key=rate)
 
 
-def _draw(by_scenario: dict[str, list[Anchor]], items: Counter[str], rng: random.Random) -> list[Anchor]:
+def _draw(
+    by_scenario: dict[str, list[Anchor]], items: Counter[str], roomy: Set[str], rng: random.Random
+) -> list[Anchor]:
     left = {scenario: rng.sample(anchors, len(anchors)) for scenario, anchors in by_scenario.items()}
+    for anchors in left.values():
+        anchors.sort(key=lambda anchor: anchor.id in roomy)
     used: Counter[str] = Counter()
     chosen: list[Anchor] = []
     while len(chosen) < ANCHORS_PER_SITTING and any(left.values()):
@@ -47,10 +60,10 @@ def _draw(by_scenario: dict[str, list[Anchor]], items: Counter[str], rng: random
     return chosen
 
 
-def _spread(chosen: Sequence[Anchor], rubric: Rubric) -> float:
-    if not chosen:
-        return 0.0
-    return pstdev(anchor_composite(anchor, rubric) for anchor in chosen)
+def _has_room(judged: float, rubric: Rubric) -> bool:
+    ends = [(scale.weight * scale.minimum, scale.weight * scale.maximum) for scale in rubric.scales]
+    low, high = sum(map(min, ends)), sum(map(max, ends))
+    return low + ROOM * (high - low) <= judged <= high - ROOM * (high - low)
 
 
 def anchor_composite(anchor: Anchor, rubric: Rubric) -> float:

@@ -7,11 +7,12 @@ from pathlib import Path
 from tipbench.errors import SheetError, UsageError
 from tipbench.judging.answers import check_section, read_sheet, refuse_sheet
 from tipbench.judging.backlog import Backlog
-from tipbench.judging.closing import Registrar, close_sitting, complete_blocks, read_answers, supersede
+from tipbench.judging.closing import Registrar, Said, close_sitting, complete_blocks, read_answers, supersede
 from tipbench.judging.sheet import Sheet
 from tipbench.judging.submissions import store_submission
 from tipbench.judging.views import view_writes
 from tipbench.records import Pack, content_hash
+from tipbench.stats import Noise
 from tipbench.tracking.cells import StoredCell, read_cells
 from tipbench.tracking.runs import Run
 from tipbench.tracking.sittings import (
@@ -77,9 +78,10 @@ def check_sheet(path: Path, sheet: Sheet, *, backlog: Backlog, judged_by: str | 
 
 
 def apply_sections(
-    filled: Sequence[_Filled], *, runs: Sequence[Run], registrar: Registrar, close: bool
+    filled: Sequence[_Filled], *, backlog: Backlog, registrar: Registrar, close: bool
 ) -> Iterator[Applied]:
     """Stores the answers section by section; what was yielded is stored."""
+    runs, noise = backlog.runs, backlog.noise
     cells = {cell.run.run_id: cell for cell in read_cells(runs)}
     for each in filled:
         sitting = _sitting_of(each, runs=runs, registrar=registrar) if each.answers else _begun(each, runs)
@@ -89,7 +91,7 @@ def apply_sections(
         # A cell that was deleted in MLflow since takes no verdict and holds up no other.
         key = _without_deleted(each.key, cells)
         filled_now = replace(each, sitting=sitting, key=key)
-        yield _apply_section(filled_now, cells=cells, registrar=registrar, close=close)
+        yield _apply_section(filled_now, cells=cells, noise=noise, registrar=registrar, close=close)
 
 
 def close_expired(backlog: Backlog, registrar: Registrar) -> list[str]:
@@ -105,13 +107,13 @@ def close_all(sittings: Iterable[StoredSitting], backlog: Backlog, registrar: Re
     still_open = [sitting for sitting in sittings if sitting.state == "open"]
     cells = {cell.run.run_id: cell for cell in read_cells(backlog.runs)} if still_open else {}
     for sitting in still_open:
-        close_sitting(
-            sitting,
+        said = Said(
             key=_without_deleted(backlog.key_of(sitting), cells),
             pack=backlog.pack_of(sitting.facts.pack_hash),
             answers=read_answers(sitting, sitting.submissions, registrar),
-            submissions=sitting.submissions,
-            registrar=registrar,
+        )
+        close_sitting(
+            sitting, said, submissions=sitting.submissions, noise=backlog.noise, registrar=registrar
         )
         closed.append(sitting.facts.token)
     return closed
@@ -181,7 +183,7 @@ def load_sheet(path: Path, *, experiment: str | None) -> Sheet:
 
 
 def _apply_section(
-    each: _Filled, *, cells: Mapping[str, StoredCell], registrar: Registrar, close: bool
+    each: _Filled, *, cells: Mapping[str, StoredCell], noise: Noise, registrar: Registrar, close: bool
 ) -> Applied:
     sitting, key = each.sitting, each.key
     previous = read_answers(sitting, sitting.submissions, registrar)
@@ -200,8 +202,9 @@ def _apply_section(
     else:
         outcome = "open"
     if (complete or close or sitting.claimed_close) and sitting.state == "open":
+        said = Said(key, each.pack, answers)
         closed, state = close_sitting(
-            sitting, key=key, pack=each.pack, answers=answers, submissions=submissions, registrar=registrar
+            sitting, said, submissions=submissions, noise=noise, registrar=registrar
         )
         if outcome == "open":
             outcome = _outcome_of_close(closed, state, submissions)

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tipbench.errors import JudgingClosed
 from tipbench.judging.anchors import REST_SITTINGS
 from tipbench.judging.blocks import Member
+from tipbench.judging.noise import read_noise
 from tipbench.judging.sheet import Desk
 from tipbench.pack import parse_pack
-from tipbench.records import Anchor, Candidate, Pack
+from tipbench.records import Anchor, Candidate, Drawn, Pack, Rubric
+from tipbench.stats import Noise
 from tipbench.tracking import Tracking
-from tipbench.tracking.cells import read_candidates
+from tipbench.tracking.cells import StoredCell, read_candidates
 from tipbench.tracking.evidence import Evidence, read_evidence
 from tipbench.tracking.packs import read_pack_files
 from tipbench.tracking.runs import Experiment, Run
@@ -43,12 +46,21 @@ class Backlog:
             self.packs[pack_hash] = parse_pack(files)
         return self.packs[pack_hash]
 
-    def keys_of_open(self) -> dict[str, BlindKey]:
-        """Token → key of the sittings whose items are with a judge now."""
+    def rubric_of(self, cell: StoredCell) -> Rubric:
+        """The rubric that the cell was collected under."""
+        return self.pack_of(cell.facts.pack_hash).rubric
+
+    @cached_property
+    def noise(self) -> Noise:
+        """What the drift rule counts with in this experiment."""
+        return read_noise(self.evidence, self.rubric_of)
+
+    def keys_of_open(self, *drawn: Drawn) -> dict[str, BlindKey]:
+        """Token → key of the sittings, drawn so, whose items are with a judge now."""
         return {
             sitting.facts.token: self.key_of(sitting)
             for sitting in self.evidence.sittings
-            if sitting.facts.drawn == "block" and sitting.is_open(self.now_ms)
+            if sitting.facts.drawn in drawn and sitting.is_open(self.now_ms)
         }
 
     def key_of(self, sitting: StoredSitting) -> BlindKey:

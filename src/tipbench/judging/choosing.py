@@ -15,6 +15,11 @@ from tipbench.stats.scores import read_scores
 from tipbench.tracking.cells import StoredCell
 from tipbench.tracking.evidence import Evidence
 
+
+class UnknownArm(UsageError):
+    """There is no such arm. Not for judges: the message names it."""
+
+
 Slots = Mapping[str, Set[int]]
 """Run id of a cell → slots."""
 
@@ -59,11 +64,11 @@ def draw_next(
 
     Raises:
         JudgedEnough: more verdicts would not change the winner, or what the gate says.
-        UsageError: there is no such champion.
+        UnknownArm: there is no such champion.
     """
     cell_of = {(cell.facts.arm, cell.facts.scenario): cell for cell in cells}
     if champion is not None and champion not in {arm for arm, _ in cell_of}:
-        raise UsageError(f"no arm {champion!r} is in this experiment", hint="Write it as MODEL+PROMPT.")
+        raise UnknownArm(f"no arm {champion!r} is in this experiment", hint="Write it as MODEL+PROMPT.")
     pending = [
         (cell.facts.arm, cell.facts.scenario, (cell.facts.arm, slot))
         for cell in cells

@@ -4,12 +4,12 @@ The hidden anchors say how far the judge was off: a sitting that drifted too far
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tipbench.judging.anchors import anchor_composite
 from tipbench.records import Pack
-from tipbench.stats import Drift, drift, krippendorff_alpha
+from tipbench.stats import Drift, Noise, drift, krippendorff_alpha
 from tipbench.tracking import Tracking
 from tipbench.tracking.auto_sittings import GRADE_TAG, JudgeGrade
 from tipbench.tracking.runs import Experiment
@@ -38,6 +38,42 @@ class Registrar:
     stamps: Stamps
 
 
+@dataclass(frozen=True)
+class Said:
+    """What a judge said in a sitting, and what it is measured by."""
+
+    key: BlindKey
+    pack: Pack
+    answers: Mapping[str, Answer]
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What the anchors say of a sitting, and what becomes of it."""
+
+    state: SittingState
+    drift: Drift
+    grade: JudgeGrade | None = None
+
+
+def examine_sitting(
+    said: Said, *, blocks: tuple[int, ...], tier: Literal["lazy", "auto"], noise: Noise
+) -> Examined:
+    """The rule: no clock, no store. `blocks` are those that would count."""
+    found = measure_drift(said, noise)
+    grade = grade_judge(said.key, said.answers, said.pack) if tier == "auto" else None
+    if grade is not None and not grade.informative:
+        state = "refused"
+    elif not blocks:
+        state = "expired"
+    elif grade is not None:
+        # An automatic judge that is off by a constant shifts all candidates alike: only α decides.
+        state = "accepted"
+    else:
+        state = "refused" if found.refused else "accepted"
+    return Examined(state, found, grade)
+
+
 def complete_blocks(
     key: BlindKey, answers: Mapping[str, Answer], *, tier: Literal["lazy", "auto"]
 ) -> tuple[int, ...]:
@@ -54,18 +90,24 @@ def complete_blocks(
     return tuple(sorted(blocks - open_blocks))
 
 
-def measure_drift(key: BlindKey, answers: Mapping[str, Answer], pack: Pack) -> Drift:
+def measure_drift(said: Said, noise: Noise) -> Drift:
     """How far the answers to the hidden anchors are off their references."""
-    known = {anchor.id: anchor for anchor in pack.anchors}
+    answers, rubric = said.answers, said.pack.rubric
+    known = {anchor.id: anchor for anchor in said.pack.anchors}
     pairs = [
         (
-            pack.rubric.composite(answers[item.id].scores, answers[item.id].flags),
-            anchor_composite(known[item.anchor], pack.rubric),
+            rubric.composite(answers[item.id].scores, answers[item.id].flags),
+            anchor_composite(known[item.anchor], rubric),
         )
-        for item in key.items
+        for item in said.key.items
         if item.anchor in known and item.id in answers
     ]
-    return drift([given for given, _ in pairs], [reference for _, reference in pairs])
+    return drift(
+        [given for given, _ in pairs],
+        [reference for _, reference in pairs],
+        repeat_sd=noise.repeat_sd,
+        offset_sd=noise.offset_sd,
+    )
 
 
 def grade_judge(key: BlindKey, answers: Mapping[str, Answer], pack: Pack) -> JudgeGrade:
@@ -90,25 +132,18 @@ def grade_judge(key: BlindKey, answers: Mapping[str, Answer], pack: Pack) -> Jud
 
 
 def close_sitting(
-    sitting: StoredSitting,
-    *,
-    key: BlindKey,
-    pack: Pack,
-    answers: Mapping[str, Answer],
-    submissions: tuple[int, ...],
-    registrar: Registrar,
+    sitting: StoredSitting, said: Said, *, submissions: tuple[int, ...], noise: Noise, registrar: Registrar
 ) -> tuple[Closed, SittingState]:
     """The close in force, ours or the one that was there first, and what the rule says of the sitting."""
-    blocks = complete_blocks(key, answers, tier=sitting.facts.tier)
+    tier = sitting.facts.tier
+    blocks = complete_blocks(said.key, said.answers, tier=tier)
     mine = Closed(submissions=submissions, blocks=blocks, judged_by=sitting.judged_by)
     closed = _claim_close(sitting, mine, registrar)
     if closed != mine:
-        answers = read_answers(sitting, closed.submissions, registrar)
-    found = measure_drift(key, answers, pack)
-    grade = grade_judge(key, answers, pack) if sitting.facts.tier == "auto" else None
-    state = _state_of(closed, found, grade)
-    _finish_close(sitting.run.run_id, closed, found, state, registrar, grade=grade)
-    return closed, state
+        said = replace(said, answers=read_answers(sitting, closed.submissions, registrar))
+    examined = examine_sitting(said, blocks=closed.blocks, tier=tier, noise=noise)
+    _finish_close(sitting.run.run_id, closed, examined, registrar)
+    return closed, examined.state
 
 
 def supersede(sitting: StoredSitting, registrar: Registrar) -> bool:
@@ -116,7 +151,7 @@ def supersede(sitting: StoredSitting, registrar: Registrar) -> bool:
     mine = Closed()
     if _claim_close(sitting, mine, registrar) != mine:
         return False
-    _finish_close(sitting.run.run_id, mine, drift([], []), "superseded", registrar)
+    _finish_close(sitting.run.run_id, mine, Examined("superseded", drift([], [])), registrar)
     return True
 
 
@@ -134,20 +169,6 @@ def _claim_close(sitting: StoredSitting, mine: Closed, registrar: Registrar) -> 
     return Closed.model_validate_json(tracking.read_artifact(sitting.run, closed_file(winner)))
 
 
-def _state_of(closed: Closed, found: Drift, grade: JudgeGrade | None) -> SittingState:
-    if grade is not None and not grade.informative:
-        return "refused"
-    if not closed.blocks:
-        return "expired"
-    # An automatic judge that is off by a constant shifts all candidates alike: only α decides.
-    return rule(found) if grade is None else "accepted"
-
-
-def rule(found: Drift) -> SittingState:
-    """What becomes of a closed sitting of a lazy judge."""
-    return "refused" if found.refused else "accepted"
-
-
 def read_answers(
     sitting: StoredSitting, submissions: Sequence[int], registrar: Registrar
 ) -> dict[str, Answer]:
@@ -158,15 +179,8 @@ def read_answers(
     return Submission.model_validate_json(registrar.tracking.read_artifact(sitting.run, file)).answers
 
 
-def _finish_close(
-    run_id: str,
-    closed: Closed,
-    found: Drift,
-    state: SittingState,
-    registrar: Registrar,
-    *,
-    grade: JudgeGrade | None = None,
-) -> None:
+def _finish_close(run_id: str, closed: Closed, examined: Examined, registrar: Registrar) -> None:
+    found, grade = examined.drift, examined.grade
     blank = registrar.stamps.blank(registrar.experiment)
     stored = StoredDrift(
         offset=found.offset,
@@ -182,7 +196,7 @@ def _finish_close(
         "tipbench.closed": closed.model_dump_json(),
         "tipbench.closed_ms": str(blank.start_time),
         DRIFT_TAG: stored.model_dump_json(),
-        "tipbench.state": state,
+        "tipbench.state": examined.state,
     }
     # For charts in MLflow: the judge as an instrument over time.
     metrics = {"drift_offset": found.offset, "drift_correction": found.correction} if found.anchors else {}

@@ -59,7 +59,7 @@ def export_sheet(path: Path, request: Request, *, backlog: Backlog, registrar: R
     write_text(schema_file(path), json.dumps(sheet_schema(desk.rubric), indent=1))
     store_sittings(sittings, request=request, cell=sections[0][0].members[0].cell, registrar=registrar)
     _put_in_place(part, path)
-    if request.second_share is not None:
+    if request.drawn != "block":
         return Handout(sheet)
     return Handout(sheet, tuple(tell_late_arms(sections, backlog.evidence.cells)))
 

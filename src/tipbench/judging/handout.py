@@ -11,6 +11,7 @@ from tipbench.judging.blocks import Block, accompany, draw_blocks, split_section
 from tipbench.judging.choosing import board_scores, draw_next, draw_second, find_beside
 from tipbench.judging.closing import Registrar
 from tipbench.judging.sheet import Desk, Sitting, build_sitting
+from tipbench.judging.spots import draw_spots
 from tipbench.records import LAZY_KINDS, Drawn, content_hash
 from tipbench.tracking.cells import StoredCell
 from tipbench.tracking.sittings import LEASE_MS, LIVE_LEASE_MS, SittingFacts, sitting_write
@@ -23,7 +24,8 @@ class Request:
 
     `sits` is the kind of judge who sits there, when that is known. With `items` whole blocks of at least so
     many are handed out, those that decide the winner, if it is not to be `at_random`; `champion` is the arm
-    that a winner must beat. `second_share` asks for that share of what others have judged.
+    that a winner must beat. `second_share` asks for that share of what others have judged, `spots` for so
+    many automatic verdicts that are worth checking.
     """
 
     judged_by: str
@@ -35,6 +37,7 @@ class Request:
     at_random: bool = False
     champion: str | None = None
     second_share: float | None = None
+    spots: int | None = None
 
     @property
     def decisive(self) -> bool:
@@ -44,6 +47,8 @@ class Request:
     @property
     def drawn(self) -> Drawn:
         """How its items are drawn."""
+        if self.spots is not None:
+            return "spot"
         return "block" if self.second_share is None else "second"
 
 
@@ -52,10 +57,16 @@ def draw_sections(backlog: Backlog, request: Request, *, rng: Random) -> list[li
 
     Raises:
         JudgedEnough: with `items`, when more verdicts would change nothing.
+        UsageError: with `spots`, when there is no automatic verdict.
     """
     evidence = backlog.evidence
     if evidence.judging_closed:
         return []
+    if request.spots is not None:
+        leased = _leased_slots(backlog, "block", "spot")
+        return split_sections(
+            draw_spots(evidence, backlog.rubric_of, count=request.spots, leased=leased, rng=rng)
+        )
     if request.second_share is not None:
         with_judge = _slots_of(backlog, request.judged_by)
         second = draw_second(
@@ -65,10 +76,8 @@ def draw_sections(backlog: Backlog, request: Request, *, rng: Random) -> list[li
     kinds = (request.judge_kind,) if request.judge_kind else LAZY_KINDS
     cells = [cell for cell in evidence.cells if cell.facts.judge_kind in kinds]
     taken = {run_id: set(slots) for run_id, slots in evidence.lazy_by_cell().items()}
-    for key in backlog.keys_of_open().values():
-        for item in (*key.items, *key.failed):
-            if item.cell:
-                taken.setdefault(item.cell, set()).add(item.slot)
+    for run_id, slots in _leased_slots(backlog, "block").items():
+        taken.setdefault(run_id, set()).update(slots)
     return split_sections(_draw_blocks(backlog, request, cells, taken=taken, rng=rng))
 
 
@@ -115,6 +124,16 @@ def _is_even(cells: Sequence[StoredCell], taken: Mapping[str, Set[int]]) -> bool
         count = len(cell.facts.slots) - len(taken.get(cell.run.run_id, ()))
         left.setdefault(cell.facts.scenario_hash, set()).add(count)
     return all(len(counts) == 1 for counts in left.values())
+
+
+def _leased_slots(backlog: Backlog, *drawn: Drawn) -> dict[str, set[int]]:
+    """What is with a judge in open sittings that were drawn so, failures included."""
+    found: dict[str, set[int]] = {}
+    for key in backlog.keys_of_open(*drawn).values():
+        for item in (*key.items, *key.failed):
+            if item.cell:
+                found.setdefault(item.cell, set()).add(item.slot)
+    return found
 
 
 def _slots_of(backlog: Backlog, judged_by: str) -> dict[str, set[int]]:

@@ -1,16 +1,19 @@
 """The judges as instruments: every sitting with its drift, and how far judges agree."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
+from typing import Literal
 
+from tipbench.judging.noise import read_noise
+from tipbench.judging.spots import Disagreement, FlaggedPair, add_spread, measure_disagreement
 from tipbench.judging.status import SittingLine, sitting_line
-from tipbench.records import Record, Rubric, Verdict
+from tipbench.records import Record, Rubric
 from tipbench.stats import ac1, krippendorff_alpha
 from tipbench.tracking.auto_sittings import read_grade
 from tipbench.tracking.cells import StoredCell
-from tipbench.tracking.evidence import Evidence
+from tipbench.tracking.evidence import Evidence, GivenVerdict
 from tipbench.tracking.sittings import StoredSitting
 
 EXACT_SITTINGS = 2
@@ -35,10 +38,26 @@ class JudgePair(Record):
     low: float | None
     high: float | None
     rough: bool
+    over: Literal["composite", "scales"]
+    """What α is over: with an automatic judge the scales alone, since code sets the flags on both sides."""
+    scales: dict[str, float]
+    """Ordinal α of each scale."""
     bias: float
     """Mean of the first judge's composite minus the second's."""
     flags: dict[str, float]
     """Gwet's AC1 per flag."""
+
+
+class NoiseLine(Record):
+    """What the drift rule counts with in an experiment: the usual, or fitted."""
+
+    experiment: str
+    repeat_sd: float
+    repeats: int
+    repeats_fitted: bool
+    offset_sd: float
+    sittings: int
+    offsets_fitted: bool
 
 
 class JudgesReport(Record):
@@ -46,6 +65,9 @@ class JudgesReport(Record):
 
     sittings: tuple[JudgeSitting, ...]
     pairs: tuple[JudgePair, ...]
+    noise: tuple[NoiseLine, ...] = ()
+    disagreements: tuple[Disagreement, ...] = ()
+    flagged: tuple[FlaggedPair, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,8 +79,8 @@ class Bench:
     rubric_of: Callable[[StoredCell], Rubric]
 
 
-def read_judges(benches: Iterable[Bench], *, now_ms: int) -> JudgesReport:
-    """All sittings, oldest first, and the agreement of every two judges who met."""
+def read_judges(benches: Iterable[Bench], *, now_ms: int, threshold: float | None = None) -> JudgesReport:
+    """All sittings, oldest first, and the agreement of every two judges who met. `threshold` is Δ if set."""
     benches = list(benches)
     sittings = [(bench.name, sitting) for bench in benches for sitting in bench.evidence.sittings]
     exact = _exact_judges(sitting for _, sitting in sittings)
@@ -72,54 +94,112 @@ def read_judges(benches: Iterable[Bench], *, now_ms: int) -> JudgesReport:
         for name, sitting in sittings
     ]
     lines.sort(key=lambda each: (each.closed_ms or now_ms, each.line.sitting))
-    return JudgesReport(sittings=tuple(lines), pairs=tuple(_compare_judges(_by_judge(benches))))
+    measured = [
+        measure_disagreement(b.evidence, b.rubric_of, experiment=b.name, threshold=threshold) for b in benches
+    ]
+    return JudgesReport(
+        sittings=tuple(lines),
+        pairs=tuple(_compare_judges(_by_judge(benches))),
+        noise=tuple(_noise_line(bench) for bench in benches if bench.evidence.lazy),
+        disagreements=tuple(
+            add_spread(found, bench.evidence, bench.rubric_of)
+            for bench, (found, _) in zip(benches, measured, strict=True)
+            if found is not None
+        ),
+        flagged=tuple(pair for _, flagged in measured for pair in flagged),
+    )
 
 
-Given = Mapping[str, Mapping[tuple[str, int], tuple[Verdict, Rubric]]]
+def _noise_line(bench: Bench) -> NoiseLine:
+    noise = read_noise(bench.evidence, bench.rubric_of)
+    return NoiseLine(
+        experiment=bench.name,
+        repeat_sd=noise.repeat_sd,
+        repeats=noise.repeats,
+        repeats_fitted=noise.repeats_fitted,
+        offset_sd=noise.offset_sd,
+        sittings=noise.sittings,
+        offsets_fitted=noise.offsets_fitted,
+    )
+
+
+@dataclass(frozen=True)
+class _Said:
+    given: GivenVerdict
+    rubric: Rubric
+
+    @property
+    def composite(self) -> float:
+        return self.rubric.composite(self.given.verdict.scores, self.given.verdict.flags)
+
+    @property
+    def judged_part(self) -> float:
+        return self.rubric.judged_part(self.given.verdict.scores)
+
+    @property
+    def by_code(self) -> bool:
+        return self.given.sitting.facts.tier == "auto"
+
+
+Given = Mapping[str, Mapping[tuple[str, int], _Said]]
 """Judge → candidate → what was said of it."""
 
 
 def _by_judge(benches: Iterable[Bench]) -> Given:
-    found: dict[str, dict[tuple[str, int], tuple[Verdict, Rubric]]] = {}
+    found: dict[str, dict[tuple[str, int], _Said]] = {}
     for bench in benches:
         for given in (*bench.evidence.lazy, *bench.evidence.auto, *bench.evidence.doubles):
             if not given.verdict.failed:
                 place = (given.cell.run.run_id, given.verdict.slot)
                 mine = found.setdefault(given.sitting.judged_by, {})
-                mine.setdefault(place, (given.verdict, bench.rubric_of(given.cell)))
+                mine.setdefault(place, _Said(given, bench.rubric_of(given.cell)))
     return found
 
 
 def _compare_judges(given: Given) -> Iterable[JudgePair]:
     for first, second in combinations(sorted(given), 2):
         both = sorted(given[first].keys() & given[second].keys())
-        if not both:
-            continue
-        ratings = [(_composite(given[first][place]), _composite(given[second][place])) for place in both]
-        alpha = krippendorff_alpha(ratings)
-        names = [flag.name for flag in given[first][both[0]][1].flags]
-        agreed = {
-            name: ac1(
-                [given[first][place][0].flags[name] for place in both],
-                [given[second][place][0].flags[name] for place in both],
-            )
-            for name in names
-        }
-        yield JudgePair(
-            judges=(first, second),
-            candidates=len(both),
-            alpha=alpha.value,
-            low=alpha.low,
-            high=alpha.high,
-            rough=alpha.rough,
-            bias=fmean(one - other for one, other in ratings),
-            flags={name: value for name, value in agreed.items() if value is not None},
-        )
+        if both:
+            yield _compare((first, second), [(given[first][place], given[second][place]) for place in both])
 
 
-def _composite(said: tuple[Verdict, Rubric]) -> float:
-    verdict, rubric = said
-    return rubric.composite(verdict.scores, verdict.flags)
+def _compare(judges: tuple[str, str], both: Sequence[tuple[_Said, _Said]]) -> JudgePair:
+    automatic = any(said.by_code for pair in both for said in pair)
+    composites = [(one.composite, other.composite) for one, other in both]
+    judged = [(one.judged_part, other.judged_part) for one, other in both]
+    alpha = krippendorff_alpha(judged if automatic else composites)
+    rubric = both[0][0].rubric
+    return JudgePair(
+        judges=judges,
+        candidates=len(both),
+        alpha=alpha.value,
+        low=alpha.low,
+        high=alpha.high,
+        rough=alpha.rough,
+        over="scales" if automatic else "composite",
+        scales=_scale_alphas(both, rubric),
+        bias=fmean(one - other for one, other in composites),
+        flags=_flag_agreements(both, rubric),
+    )
+
+
+def _scale_alphas(both: Sequence[tuple[_Said, _Said]], rubric: Rubric) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for scale in rubric.scales:
+        ratings = [[said.given.verdict.scores[scale.name] for said in pair] for pair in both]
+        alpha = krippendorff_alpha(ratings, metric="ordinal").value
+        if alpha is not None:
+            found[scale.name] = alpha
+    return found
+
+
+def _flag_agreements(both: Sequence[tuple[_Said, _Said]], rubric: Rubric) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for flag in rubric.flags:
+        agreed = ac1(*([pair[at].given.verdict.flags[flag.name] for pair in both] for at in (0, 1)))
+        if agreed is not None:
+            found[flag.name] = agreed
+    return found
 
 
 def _exact_judges(sittings: Iterable[StoredSitting]) -> set[str]:

@@ -67,6 +67,7 @@ class LiveJudging:
                 self._close(found.token, registrar)
                 backlog = self.judging.read(registrar)
             check_contents(backlog.evidence.cells, experiment=experiment)
+            request = self.judging.fix_plan(request, backlog, registrar)
             token = _start(request, backlog, registrar)
             if token is None and request.drawn == "block" and supersede_one(backlog, registrar):
                 backlog = self.judging.read(registrar)

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from random import Random
 from threading import Lock
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from tipbench.errors import (
     ExperimentNotFound,
+    JudgedEnough,
     JudgingClosed,
     MixedContents,
     SheetError,
@@ -58,6 +59,20 @@ WHAT_NOW = {
 
 Experiment = Annotated[str | None, Field(description="MLflow experiment; without it the default one.")]
 Token = Annotated[str, Field(description="Id of the sitting, as open_sitting gave it.")]
+NextCount = Annotated[
+    int | None,
+    Field(ge=1, le=1_000, description="About so many items, in whole blocks: those that decide the winner."),
+]
+Order = Annotated[
+    Literal["decisive", "random"] | None, Field(description="With next: what decides (default), or random.")
+]
+Percent = Annotated[
+    float | None,
+    Field(gt=0, le=100, description="A second opinion on so many percent of what others judged."),
+]
+SpotCount = Annotated[
+    int | None, Field(ge=1, le=1_000, description="So many automatic verdicts, to check how good they are.")
+]
 Count = Annotated[int, Field(ge=1, le=MAX_ITEMS, description="How many items at most.")]
 OpenJudging = Callable[[], AbstractContextManager[Judging]]
 
@@ -65,9 +80,12 @@ OpenJudging = Callable[[], AbstractContextManager[Judging]]
 class JudgeTools:
     """One judge's tools. MLflow is opened at the first call, and again after it was lost."""
 
-    def __init__(self, open_judging: OpenJudging, *, judged_by: str, experiment: str) -> None:
+    def __init__(
+        self, open_judging: OpenJudging, *, judged_by: str, experiment: str, champion: str | None = None
+    ) -> None:
         self._open_judging = open_judging
         self._judged_by = judged_by
+        self._champion = champion
         self._experiment = experiment
         self._lock = Lock()
         self._opened = ExitStack()
@@ -95,21 +113,39 @@ class JudgeTools:
                 unreadable=tuple(unreadable),
             )
 
-    def open_sitting(self, experiment: Experiment = None) -> Progress:
-        """Opens a sitting, or goes on with the one you have open. Read the rubric before the first item."""
+    def open_sitting(
+        self,
+        experiment: Experiment = None,
+        next: NextCount = None,  # noqa: A002
+        order: Order = None,
+        second_opinion: Percent = None,
+        disagreements: SpotCount = None,
+    ) -> Progress:
+        """Opens a sitting, or goes on with the one you have open. Read the rubric before the first item.
+
+        Without further arguments it hands out whatever waits; give them only if the user asks for it.
+        """
+        request = Request(
+            self._judged_by,
+            items=next,
+            at_random=order == "random",
+            champion=self._champion if next is not None else None,
+            second_share=None if second_opinion is None else second_opinion / 100,
+            spots=disagreements,
+        )
+        _check_request(request, order)
         with self._lock:
             name = experiment or self._experiment
-            sitting = self._live().open(Request(self._judged_by), experiment=name)
+            try:
+                sitting = self._live().open(request, experiment=name)
+            except JudgedEnough as enough:
+                return _no_sitting(name, "judged enough", f"{enough.message}: tell the user, you are done.")
             if sitting is not None:
                 return _show_progress(sitting)
-            return Progress(
-                experiment=name,
-                sitting=None,
-                state="nothing waits",
-                items=0,
-                answered=0,
-                remaining=0,
-                what_now="Nothing waits here for a judge that is not with one already: you are done.",
+            return _no_sitting(
+                name,
+                "nothing waits",
+                "Nothing waits here for a judge that is not with one already: you are done.",
             )
 
     def read_rubric(self, sitting: Token, experiment: Experiment = None) -> RubricText:
@@ -192,6 +228,30 @@ def explain(error: TipbenchError) -> str:
         message = f"the experiment cannot be read or written ({type(error).__name__})"
         hint = "Tell the user: `tipbench judge status` and `tipbench doctor` say why."
     return make_inert(f"{message}\n→ {hint}" if hint else message)
+
+
+def _check_request(request: Request, order: str | None) -> None:
+    """Refuses what does not go together.
+
+    Raises:
+        UsageError: names the arguments.
+    """
+    wishes = {
+        "next": request.items,
+        "second_opinion": request.second_share,
+        "disagreements": request.spots,
+    }
+    given = [name for name, wish in wishes.items() if wish is not None]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} do not go together", hint="Ask for one of them.")
+    if order is not None and request.items is None:
+        raise UsageError("order goes with next", hint="Give next, or leave order away.")
+
+
+def _no_sitting(experiment: str, state: str, what_now: str) -> Progress:
+    return Progress(
+        experiment=experiment, sitting=None, state=state, items=0, answered=0, remaining=0, what_now=what_now
+    )
 
 
 def _show_progress(sitting: LiveSitting) -> Progress:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tipbench.errors import (
@@ -10,6 +10,7 @@ from tipbench.errors import (
     SheetError,
     TipbenchError,
     TrackingError,
+    TrackingRefused,
     TrackingUnavailable,
     UsageError,
 )
@@ -28,11 +29,14 @@ from tipbench.judging.closing import Registrar
 from tipbench.judging.export import Handout, check_target, export_sheet, finish_interrupted
 from tipbench.judging.handout import Request
 from tipbench.judging.judges import Bench, JudgesReport, read_judges
+from tipbench.judging.spots import measure_disagreement
 from tipbench.judging.status import Status, read_status
-from tipbench.records import Pack, Rubric
+from tipbench.records import Pack
+from tipbench.settings import GateSettings
 from tipbench.tracking import Tracking
-from tipbench.tracking.cells import StoredCell
+from tipbench.tracking.contents import check_contents
 from tipbench.tracking.locks import hold_lock
+from tipbench.tracking.looks import fix_plan, mark_doubtful
 from tipbench.tracking.sittings import (
     Decision,
     EndOfJudging,
@@ -61,6 +65,7 @@ class Judging:
     stamps: Stamps
     locks: Path
     packs: dict[str, Pack] = field(default_factory=dict[str, Pack], repr=False)
+    gate: GateSettings = field(default_factory=GateSettings)
 
     def hand_out(self, path: Path, request: Request, *, experiment: str) -> Handout | None:
         """The sheet written to the file; None when nothing waits.
@@ -73,7 +78,36 @@ class Judging:
             backlog = self.read_tidy(registrar)
             backlog.check_open(experiment)
             interrupted = finish_interrupted(path, backlog.evidence, experiment=registrar.experiment)
-            return interrupted or export_sheet(path, request, backlog=backlog, registrar=registrar)
+            if interrupted is not None:
+                return interrupted
+            request = self.fix_plan(request, backlog, registrar)
+            return export_sheet(path, request, backlog=backlog, registrar=registrar)
+
+    def fix_plan(self, request: Request, backlog: Backlog, registrar: Registrar) -> Request:
+        """Fixes the gate's plan before candidates are handed out; what decides is asked against the champion.
+
+        Raises:
+            MixedContents: one name stands for several contents.
+        """
+        cells = backlog.evidence.cells
+        if request.drawn != "block" or not cells:
+            return request
+        check_contents(cells, experiment=registrar.experiment.name)
+        try:
+            champion = fix_plan(
+                self.tracking,
+                registrar.experiment,
+                evidence=backlog.evidence,
+                pack=backlog.pack_of(cells[-1].facts.pack_hash),
+                gate=self.gate,
+                stamps=self.stamps,
+            )
+        except TrackingRefused:
+            # Where the registry is closed to us there is no champion, and judging goes on without.
+            return request
+        if champion is None or request.items is None or request.champion or request.judge_kind:
+            return request
+        return replace(request, champion=champion)
 
     def take_in(self, path: Path, *, experiment: str | None, judged_by: str | None, close: bool) -> Taken:
         """Checks the whole sheet, stores its answers, closes what is complete, brings the views up to date.
@@ -92,7 +126,7 @@ class Judging:
             self.tracking.deliver_left_over()
             backlog = self.read(registrar, fresh=True)
             filled = check_sheet(path, sheet, backlog=backlog, judged_by=judged_by)
-            sections = tuple(apply_sections(filled, runs=backlog.runs, registrar=registrar, close=close))
+            sections = tuple(apply_sections(filled, backlog=backlog, registrar=registrar, close=close))
             backlog = self.read(registrar, fresh=True)
             if close_expired(backlog, registrar):
                 backlog = self.read(registrar, fresh=True)
@@ -149,14 +183,19 @@ class Judging:
             self.tracking.deliver(decision_write(decision, write=self.stamps.blank(registrar.experiment)))
             backlog = self.read(registrar, fresh=True)
             refresh_views(backlog, registrar)
+            mark_doubtful(self.tracking, registrar.experiment, backlog.evidence, stamps=self.stamps)
         return find_sitting(decision.sitting, backlog, registrar)
 
     def judges(
-        self, experiments: Iterable[str], *, pass_over: Callable[[str, TipbenchError], None] | None = None
+        self,
+        experiments: Iterable[str],
+        *,
+        delta: float | None = None,
+        pass_over: Callable[[str, TipbenchError], None] | None = None,
     ) -> JudgesReport:
         """All sittings of these experiments, and how far their judges agree; only reads.
 
-        `pass_over` is told of experiments that are broken.
+        `delta` is the gap that is too far, else the data say; `pass_over` is told of broken experiments.
 
         Raises:
             TrackingError: one is broken, and nobody is there to be told.
@@ -173,17 +212,17 @@ class Judging:
                     raise
                 pass_over(name, error)
                 continue
+            benches.append(Bench(name, backlog.evidence, backlog.rubric_of))
+        return read_judges(benches, now_ms=self.stamps.now_ms(), threshold=delta)
 
-            def rubric_of(cell: StoredCell, backlog: Backlog = backlog) -> Rubric:
-                return backlog.pack_of(cell.facts.pack_hash).rubric
-
-            benches.append(Bench(name, backlog.evidence, rubric_of))
-        return read_judges(benches, now_ms=self.stamps.now_ms())
-
-    def status(self, *, experiment: str, fresh: bool = False) -> Status:
-        """Where judging stands; only reads."""
+    def status(self, *, experiment: str, fresh: bool = False, delta: float | None = None) -> Status:
+        """Where judging stands; only reads. `delta` is the gap that is too far, else the data say."""
         backlog = self.read(self.registrar(experiment), fresh=fresh)
-        return read_status(backlog.evidence, experiment=experiment, now_ms=backlog.now_ms)
+        evidence = backlog.evidence
+        disagreement, _ = measure_disagreement(
+            evidence, backlog.rubric_of, experiment=experiment, threshold=delta
+        )
+        return read_status(evidence, experiment=experiment, now_ms=backlog.now_ms, disagreement=disagreement)
 
     def _store_end(self, end: EndOfJudging, registrar: Registrar) -> None:
         blank = self.stamps.blank(registrar.experiment)

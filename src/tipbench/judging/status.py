@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+from tipbench.judging.spots import Disagreement
 from tipbench.records import Record
 from tipbench.tracking.evidence import Evidence
 from tipbench.tracking.sittings import Decision, StoredDrift, StoredSitting
@@ -38,9 +39,12 @@ class Status(Record):
     close_reason: str | None
     by_judge: dict[str, int]
     sittings: tuple[SittingLine, ...]
+    disagreement: Disagreement | None = None
 
 
-def read_status(evidence: Evidence, *, experiment: str, now_ms: int) -> Status:
+def read_status(
+    evidence: Evidence, *, experiment: str, now_ms: int, disagreement: Disagreement | None = None
+) -> Status:
     """Where judging of an experiment stands."""
     by_judge: dict[str, int] = {}
     lazy, auto = evidence.count_waiting()
@@ -57,6 +61,7 @@ def read_status(evidence: Evidence, *, experiment: str, now_ms: int) -> Status:
         close_reason=evidence.close_reason,
         by_judge=by_judge,
         sittings=tuple(sitting_line(sitting, now_ms) for sitting in evidence.sittings),
+        disagreement=disagreement,
     )
 
 

@@ -17,7 +17,7 @@ from tipbench.stats.power import (
     usual_variance,
 )
 from tipbench.stats.scores import BadScores, Score, ScoreLike
-from tipbench.stats.sittings import Drift, drift, fit_repeat_sd
+from tipbench.stats.sittings import Drift, Noise, drift, fit_noise, fit_repeat_sd
 from tipbench.stats.spotting import Spot, spot_checks
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Drift",
     "Leaderboard",
     "Next",
+    "Noise",
     "Pair",
     "Ranks",
     "Rule",
@@ -45,6 +46,7 @@ __all__ = [
     "delta",
     "drift",
     "examine_gate",
+    "fit_noise",
     "fit_repeat_sd",
     "gate",
     "krippendorff_alpha",

@@ -25,6 +25,8 @@ class Terms:
     """Whether the auto judge must see it ahead too."""
     scenarios: int = 4
     """Complete ones, at least."""
+    challenger: Hashable | None = None
+    """Only this arm, if one is named. The others stay chances to err: it must be as far ahead as before."""
 
 
 USUAL_TERMS = Terms()
@@ -135,6 +137,10 @@ def _decide(case: _Case, *, planned: bool) -> Decision:
     terms = case.terms
     bounds, auto = case.bounds(), case.auto_lead()
     challenger = np.arange(len(bounds)) != case.champion
+    if terms.challenger is not None:
+        challenger &= np.array(
+            [case.table.arms[arm] == terms.challenger for arm in case.found.arms], np.bool_
+        )
     ahead = challenger & (bounds > terms.margin + ROUNDING)
     agreed = auto > ROUNDING
     enough = len(case.found.scenarios) >= terms.scenarios
@@ -142,7 +148,8 @@ def _decide(case: _Case, *, planned: bool) -> Decision:
     promotable = fit if planned and enough else np.zeros_like(fit)
     best = _first(case.found.means, promotable, ahead, challenger)
     if best is None:
-        rule = Rule("challenger", passed=False, detail="nobody to compare the champion with")
+        who = "nobody" if terms.challenger is None else f"no verdicts for {terms.challenger!r}"
+        rule = Rule("challenger", passed=False, detail=f"{who} to compare the champion with")
         return Decision(None, planned, case.level, None, None, None, None, (rule,))
     lead, seen = float(case.found.lead[best, case.champion]), float(auto[best])
     name = case.table.arms[case.found.arms[best]]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from tipbench.errors import UsageError
 from tipbench.stats.quantiles import chi2_quantile
@@ -15,6 +16,10 @@ OFFSET_SD = 0.5
 """How much sittings usually differ."""
 ENOUGH_ANCHORS = 4
 ENOUGH_REPEATS = 30
+ENOUGH_SITTINGS = 10
+REPEAT_SD_RANGE = (0.5 * REPEAT_SD, 1.5 * REPEAT_SD)
+"""Beyond these repeats are not believed: a careless judge must not loosen the rule that is to catch him, and
+one who repeats himself word for word is still allowed to differ from the references."""
 FAR_OFF = 3.0
 _ALARM = 2.576
 
@@ -45,6 +50,26 @@ class Drift:
     def refused(self) -> bool:
         """Whether the sitting must not count until a person accepts it."""
         return bool(self.alarms & {"scale", "carelessness"}) or abs(self.offset) > FAR_OFF
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What the rule counts with, and how many repeats and sittings there were to fit it from."""
+
+    repeat_sd: float = REPEAT_SD
+    offset_sd: float = OFFSET_SD
+    repeats: int = 0
+    sittings: int = 0
+
+    @property
+    def repeats_fitted(self) -> bool:
+        """Whether `repeat_sd` is this campaign's own."""
+        return self.repeats >= ENOUGH_REPEATS
+
+    @property
+    def offsets_fitted(self) -> bool:
+        """The same of `offset_sd`."""
+        return self.sittings >= ENOUGH_SITTINGS
 
 
 def drift(
@@ -95,6 +120,30 @@ def fit_repeat_sd(first: Iterable[float], second: Iterable[float]) -> float:
     if len(change) < ENOUGH_REPEATS:
         return REPEAT_SD
     return float(change.std(ddof=1)) / math.sqrt(2.0)
+
+
+def fit_noise(changes: Iterable[Sequence[float]], offsets: Sequence[tuple[float, float]]) -> Noise:
+    """The noise of these judges; the usual one where there is too little to fit it from.
+
+    `changes` are second − first of items that one judge judged twice, a sequence for every two sittings that
+    they lie between: sittings differ by a constant, which is no noise. `offsets` are (offset, SE), one of
+    each sitting.
+
+    Raises:
+        BadScores: a change is not a finite number.
+    """
+    groups = [finite_array(group, what="changes") for group in changes if len(group) > 1]
+    # Every constant that is taken out costs one repeat, beyond the one that any standard deviation costs.
+    repeats = max(0, sum(map(len, groups)) - len(groups) + 1) if groups else 0
+    repeat_sd, offset_sd = REPEAT_SD, OFFSET_SD
+    if repeats >= ENOUGH_REPEATS:
+        scatter = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
+        low, high = REPEAT_SD_RANGE
+        repeat_sd = min(high, max(low, math.sqrt(scatter / (repeats - 1) / 2.0)))
+    if len(offsets) >= ENOUGH_SITTINGS:
+        # The offsets scatter by chance too: take that part off.
+        offset_sd = math.sqrt(max(0.0, fmean(offset**2 - se**2 for offset, se in offsets)))
+    return Noise(repeat_sd, offset_sd, repeats, len(offsets))
 
 
 def _fit_slope(scores: Floats, truth: Floats) -> float | None:

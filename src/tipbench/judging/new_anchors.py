@@ -1,0 +1,192 @@
+"""New anchors: candidates on which enough judges agree become items with known scores."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median_low
+
+from tipbench.errors import PackError, UsageError
+from tipbench.flags import compute_flags
+from tipbench.inert import make_inert
+from tipbench.judging.backlog import Backlog, make_desk
+from tipbench.judging.blind import mask_names
+from tipbench.judging.blocks import Member
+from tipbench.judging.export import part_file, write_text
+from tipbench.pack import parse_pack
+from tipbench.pack.anchors import FILE, Reference, seal
+from tipbench.records import Anchor, Pack, Verdict, content_hash
+from tipbench.tracking.cells import StoredCell
+from tipbench.tracking.evidence import Evidence
+
+ENOUGH_JUDGES = 3
+"""Different ones: a judge who repeats himself agrees with nobody else."""
+AGREE_WITHIN = 1.0
+"""From the lowest to the highest composite: one step of one scale."""
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """A candidate on which judges agree, with the verdict of each of them."""
+
+    cell: StoredCell
+    slot: int
+    verdicts: dict[str, Verdict]
+
+
+@dataclass(frozen=True)
+class NewAnchor:
+    """An anchor to be, and whose verdicts are its reference."""
+
+    anchor: Anchor
+    judges: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A candidate on which judges agree and that is no anchor all the same."""
+
+    text: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What would be added to the pack. `grown` is the pack with it."""
+
+    pack: Pack
+    grown: Pack
+    new: tuple[NewAnchor, ...]
+    refused: tuple[Refused, ...]
+
+
+def propose_anchors(backlog: Backlog, pack: Pack, *, experiment: str) -> Proposal:
+    """The candidates of the experiment that can be anchors of this pack; only reads.
+
+    Raises:
+        UsageError: the experiment was judged by another rubric than the pack's.
+    """
+    agreed = find_agreed(backlog.evidence, backlog)
+    _check_rubric(agreed, pack, experiment=experiment)
+    new: list[NewAnchor] = []
+    refused: list[Refused] = []
+    known = {_plain(anchor.text) for anchor in pack.anchors}
+    if agreed:
+        desk = make_desk(backlog)
+        for each in agreed:
+            text = desk.candidate_of(Member(each.cell, each.slot)).text
+            why = _why_not(text, each, pack, known=known, models=desk.models)
+            if why:
+                refused.append(Refused(text, why))
+            else:
+                known.add(_plain(text))
+                new.append(_make_anchor(text, each, pack, experiment=experiment))
+    return Proposal(pack, _grow(pack, new), tuple(new), tuple(refused))
+
+
+def write_anchors(folder: Path, proposal: Proposal) -> None:
+    """Puts the grown anchors.jsonl in the folder, in one step.
+
+    Raises:
+        TipbenchError: it cannot be written; what is there stays.
+    """
+    file = folder / FILE
+    part = part_file(file)
+    write_text(part, proposal.grown.files[FILE].removesuffix("\n"))
+    try:
+        part.replace(file)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise PackError(f"cannot write {str(file)!r}: {error.strerror}") from error
+
+
+def find_agreed(evidence: Evidence, backlog: Backlog) -> list[Agreed]:
+    """Candidates with verdicts of at least three judges, all of them within a point; the earliest of each."""
+    said: dict[tuple[str, int], dict[str, Verdict]] = {}
+    for given in (*evidence.lazy, *evidence.doubles):
+        if given.sitting.facts.tier == "lazy" and not given.verdict.failed:
+            place = (given.cell.run.run_id, given.verdict.slot)
+            said.setdefault(place, {}).setdefault(given.sitting.judged_by, given.verdict)
+    found: list[Agreed] = []
+    for cell in evidence.cells:
+        for slot in cell.answered_slots:
+            verdicts = said.get((cell.run.run_id, slot), {})
+            if len(verdicts) >= ENOUGH_JUDGES and _agree(verdicts.values(), cell, backlog):
+                found.append(Agreed(cell, slot, verdicts))
+    return found
+
+
+def _agree(verdicts: Iterable[Verdict], cell: StoredCell, backlog: Backlog) -> bool:
+    rubric = backlog.rubric_of(cell)
+    composites = [rubric.composite(verdict.scores, verdict.flags) for verdict in verdicts]
+    return max(composites) - min(composites) <= AGREE_WITHIN
+
+
+def _check_rubric(agreed: Iterable[Agreed], pack: Pack, *, experiment: str) -> None:
+    if any(each.cell.facts.rubric_hash != pack.rubric.hash for each in agreed):
+        raise UsageError(
+            f"experiment {experiment!r} was judged by another rubric than {pack.rubric.name!r} of this pack",
+            hint="Scores mean nothing under another rubric: name the pack that it was collected with.",
+        )
+
+
+def _why_not(text: str, each: Agreed, pack: Pack, *, known: set[str], models: Iterable[str]) -> str:
+    """Why this candidate is no anchor; empty when it is one."""
+    flags = compute_flags(text, pack.rubric)
+    if _scenario_of(each, pack) is None:
+        return f"the pack has no such scenario as {each.cell.facts.scenario!r}"
+    if _plain(text) in known:
+        return "there is an anchor with this text"
+    if _plain(text) in _plain(pack.rubric.text):
+        return "it is an example of the rubric"
+    if mask_names(make_inert(text), models) != text:
+        return "it names a model, or is not shown as it is"
+    if any(verdict.flags != flags for verdict in each.verdicts.values()):
+        return "a judge overruled a computed flag"
+    return ""
+
+
+def _make_anchor(text: str, each: Agreed, pack: Pack, *, experiment: str) -> NewAnchor:
+    scenario = _scenario_of(each, pack) or ""
+    verdicts = each.verdicts.values()
+    # Between two points the lower one, as rubrics say.
+    scores = {
+        s.name: median_low([verdict.scores[s.name] for verdict in verdicts]) for s in pack.rubric.scales
+    }
+    anchor = Anchor(
+        id=f"{scenario[:50]}-{content_hash([scenario, text])[:8]}",
+        scenario=scenario,
+        text=text,
+        origin=each.cell.facts.model,
+        scores=scores,
+        reason=f"median of {len(verdicts)} judges who agree, experiment {experiment!r}",
+    )
+    return NewAnchor(anchor, tuple(sorted(each.verdicts)))
+
+
+def _scenario_of(each: Agreed, pack: Pack) -> str | None:
+    """The pack's own name of the scenario with this content."""
+    facts = each.cell.facts
+    return next((scenario.id for scenario in pack.scenarios if scenario.hash == facts.scenario_hash), None)
+
+
+def _grow(pack: Pack, new: Iterable[NewAnchor]) -> Pack:
+    """The pack with these anchors, checked as every pack is."""
+    lines = [
+        json.dumps(
+            {
+                **each.anchor.model_dump(include={"id", "scenario", "text", "origin"}),
+                "sealed": seal(Reference(scores=each.anchor.scores, reason=each.anchor.reason)),
+            },
+            ensure_ascii=False,
+        )
+        for each in new
+    ]
+    if not lines:
+        return pack
+    before = pack.files.get(FILE, "").rstrip("\n")
+    return parse_pack({**pack.files, FILE: "\n".join([*([before] if before else []), *lines]) + "\n"})
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold()

@@ -1,0 +1,96 @@
+"""What the drift rule counts with: the usual, until there are enough repeats and sittings to fit it from."""
+
+from dataclasses import replace
+from random import Random
+from statistics import fmean
+
+import pytest
+
+from tests.judging.cells import make_cell
+from tests.judging.test_spots import LAZY, RUBRIC, given, rubric_of, sitting
+from tipbench.flags import compute_flags
+from tipbench.judging.closing import Said, examine_sitting
+from tipbench.judging.noise import read_noise
+from tipbench.pack import builtin_pack
+from tipbench.stats import Noise, fit_noise
+from tipbench.stats.sittings import OFFSET_SD, REPEAT_SD, REPEAT_SD_RANGE
+from tipbench.tracking.evidence import Evidence, GivenVerdict
+from tipbench.tracking.sittings import Answer, BlindKey, Closed, KeyItem, StoredDrift
+
+
+def changes(*, sd: float, each: int, pairs: int, seed: int = 0) -> list[list[float]]:
+    """Second − first in so many pairs of sittings that differ by a constant each."""
+    rng = Random(seed)
+    return [
+        [shift + rng.gauss(0, sd) - rng.gauss(0, sd) for _ in range(each)]
+        for shift in (rng.gauss(0, 3.0) for _ in range(pairs))
+    ]
+
+
+def test_the_noise_is_found_although_sittings_differ() -> None:
+    found = [fit_noise(changes(sd=0.8, each=10, pairs=40, seed=seed), []).repeat_sd for seed in range(20)]
+    assert fmean(found) == pytest.approx(0.8, abs=0.02)
+
+
+def test_thirty_repeats_are_needed_and_single_ones_say_nothing() -> None:
+    assert fit_noise(changes(sd=0.8, each=29, pairs=1), []).repeat_sd == REPEAT_SD
+    assert fit_noise(changes(sd=0.8, each=30, pairs=1), []).repeats_fitted
+    assert fit_noise(changes(sd=0.8, each=1, pairs=100), []) == Noise()
+    # Ten sittings with four each: every constant that is taken out costs one.
+    assert fit_noise(changes(sd=0.8, each=4, pairs=10), []).repeats == 31
+
+
+@pytest.mark.parametrize(("sd", "bound"), [(5.0, REPEAT_SD_RANGE[1]), (0.0, REPEAT_SD_RANGE[0])])
+def test_a_careless_judge_does_not_loosen_the_rule_and_a_parrot_does_not_tighten_it(
+    sd: float, bound: float
+) -> None:
+    assert fit_noise(changes(sd=sd, each=50, pairs=1), []).repeat_sd == bound
+
+
+def test_how_much_sittings_differ_is_fitted_from_ten() -> None:
+    rng = Random(1)
+    offsets = [(rng.gauss(0, 1.0) + rng.gauss(0, 0.5), 0.5) for _ in range(4_000)]
+    assert fit_noise([], offsets).offset_sd == pytest.approx(1.0, abs=0.05)
+    assert fit_noise([], offsets[:9]).offset_sd == OFFSET_SD
+    assert fit_noise([], [(0.1, 0.5)] * 10).offset_sd == 0.0
+
+
+def make_evidence(*, again_by: str) -> Evidence:
+    """Forty candidates judged twice: by anna, then by this judge with a change of 0 or 3 points."""
+    cells = [make_cell(model="a", scenario=f"s{n}", slots="a") for n in range(40)]
+    second = sitting("again", tier="lazy", drawn="second", judge=again_by)
+    second = replace(second, run=second.run.model_copy(update={"tags": {"tipbench.closed_ms": "9"}}))
+    lazy = [given(cell, LAZY, 0, 8) for cell in cells]
+    doubles: list[GivenVerdict] = [given(cell, second, 0, 8 + 3 * (n % 2)) for n, cell in enumerate(cells)]
+    drift = StoredDrift(offset=2.0, se=0.5, correction=1.0, slope=1.0, alarms=(), anchors=6, exact=False)
+    sittings = [replace(LAZY, closed=Closed(blocks=(0,)), drift=drift)] * 12
+    return Evidence(tuple(cells), (), tuple(sittings), tuple(lazy), tuple(doubles), None)
+
+
+def test_only_what_one_judge_said_twice_is_a_repeat() -> None:
+    own = read_noise(make_evidence(again_by="anna"), rubric_of)
+    assert (own.repeats, own.sittings) == (40, 12)
+    # Changes of 0 and 3 by turns: sd 1.5, with n − 1 a little more, over √2.
+    assert own.repeat_sd == pytest.approx(1.5 * (40 / 39) ** 0.5 / 2**0.5)
+    assert own.offset_sd == pytest.approx((4.0 - 0.25) ** 0.5)
+    other = read_noise(make_evidence(again_by="bert"), rubric_of)
+    assert (other.repeats, other.repeat_sd) == (0, REPEAT_SD)
+
+
+def test_the_close_counts_with_the_noise_there_is() -> None:
+    """Every anchor 1.7 points off: alarming for a judge who repeats himself, usual for one who scatters."""
+    pack = builtin_pack()
+    anchors = [a for a in pack.anchors if max(a.scores.values()) < 5][:4]
+    key = BlindKey(items=tuple(KeyItem(id=a.id, text_hash="", anchor=a.id) for a in anchors))
+    answers: dict[str, Answer] = {}
+    for place, anchor in enumerate(anchors):
+        more = 2 if place else 1
+        names = [scale.name for scale in RUBRIC.scales][:more]
+        scores = anchor.scores | {name: anchor.scores[name] + 1 for name in names}
+        answers[anchor.id] = Answer(scores=scores, flags=compute_flags(anchor.text, pack.rubric))
+    said = Said(key, pack, answers)
+    alarms = {
+        sd: examine_sitting(said, blocks=(0,), tier="lazy", noise=Noise(repeat_sd=sd)).drift.alarms
+        for sd in (0.6, 1.65)
+    }
+    assert alarms == {0.6: {"offset"}, 1.65: set()}

@@ -1,0 +1,234 @@
+"""Spot checks: where the automatic judge is doubtful, blind, for agreement and never for the board."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Cli
+from tests.judging.auto_asking import auto, cells_of
+from tests.judging.cells import make_cell
+from tests.judging.counting_judge import CountingJudge
+from tests.judging.scripted import collect_scripted, fill_with, same
+from tests.sheets import REFERENCES, sections
+from tipbench.cli.session import make_stamps
+from tipbench.errors import UsageError
+from tipbench.judging.handout import Request
+from tipbench.judging.live import LiveJudging
+from tipbench.judging.phase import Judging
+from tipbench.judging.spots import draw_spots, measure_disagreement
+from tipbench.pack import builtin_pack
+from tipbench.records import Rubric, Verdict
+from tipbench.settings import Settings
+from tipbench.tracking import open_tracking
+from tipbench.tracking.cells import StoredCell
+from tipbench.tracking.evidence import Evidence, GivenVerdict
+from tipbench.tracking.sittings import Answer, Closed, SittingFacts, StoredSitting
+
+RUBRIC = builtin_pack().rubric
+ARMS, SCENARIOS, SLOTS = ("a", "b", "c"), range(4), range(3)
+
+
+def rubric_of(_: StoredCell) -> Rubric:
+    return RUBRIC
+
+
+def sitting(token: str, *, tier: Any, drawn: Any, judge: str) -> StoredSitting:
+    facts = SittingFacts(
+        token=token, tier=tier, judge_kind="human", rubric="tip-v1", rubric_hash="r", pack_hash="p",
+        drawn=drawn, order_seed=1, expires_ms=0, items=1, anchors=0, blocks=1,
+    )  # fmt: skip
+    return StoredSitting(make_cell(model="x").run, facts, "accepted", judge, Closed(), (1,))
+
+
+AUTO = sitting("auto", tier="auto", drawn="all", judge="haiku")
+AGAIN = sitting("again", tier="auto", drawn="all", judge="other")
+LAZY = sitting("lazy", tier="lazy", drawn="block", judge="anna")
+SPOT = sitting("spot", tier="lazy", drawn="spot", judge="bert")
+
+
+def given(cell: StoredCell, sitting: StoredSitting, slot: int, total: int) -> GivenVerdict:
+    """A verdict with this sum over the three scales."""
+    low, more = divmod(total, 3)
+    scores = {scale.name: low + (place < more) for place, scale in enumerate(RUBRIC.scales)}
+    flags = {flag.name: False for flag in RUBRIC.flags}
+    verdict = Verdict(slot=slot, block=0, drawn=sitting.facts.drawn, scores=scores, flags=flags)
+    return GivenVerdict(cell, sitting, verdict)
+
+
+def make_evidence(*, lenient: str = "b", doubles: tuple[GivenVerdict, ...] = ()) -> Evidence:
+    """The automatic judge saw everything and likes one arm; anna judged one candidate of every cell."""
+    cells = [
+        make_cell(model=arm, scenario=f"s{s}", slots="a" * len(SLOTS)) for arm in ARMS for s in SCENARIOS
+    ]
+    auto = [given(c, AUTO, slot, 11 if c.facts.model == lenient else 8) for c in cells for slot in SLOTS]
+    lazy = [given(cell, LAZY, 0, 8) for cell in cells]
+    return Evidence(tuple(cells), (), (), tuple(lazy), doubles, None, tuple(auto))
+
+
+def test_the_arm_that_the_automatic_judge_likes_too_much_is_checked_first() -> None:
+    blocks = draw_spots(make_evidence(), rubric_of, count=8, leased={}, rng=random.Random(1))
+    assert [len(block.members) for block in blocks] == [1] * 8
+    assert {block.members[0].cell.facts.model for block in blocks} == {"b"}
+    assert all(block.members[0].slot > 0 for block in blocks), "what a lazy judge saw needs no check"
+
+
+def test_what_is_with_a_judge_or_was_checked_is_not_handed_out() -> None:
+    evidence = make_evidence()
+    (first, second) = [cell for cell in evidence.cells if cell.facts.model == "b"][:2]
+    checked = make_evidence(doubles=(given(second, SPOT, 2, 8),))
+    leased = {first.run.run_id: {1, 2}}
+    blocks = draw_spots(checked, rubric_of, count=100, leased=leased, rng=random.Random(1))
+    drawn = {(block.members[0].cell.run.run_id, block.members[0].slot) for block in blocks}
+    assert len(drawn) == len(blocks) == 3 * 4 * 2 - 3
+    assert not drawn & {(first.run.run_id, 1), (first.run.run_id, 2), (second.run.run_id, 2)}
+
+
+def test_where_two_automatic_judges_contradict_each_other_a_check_comes_first() -> None:
+    """The other one is two points milder throughout: that is no contradiction."""
+    cells = make_evidence().cells
+    odd = next(cell for cell in cells if cell.facts.model == "c")
+    again = tuple(given(c, AGAIN, s, 6) for c in cells for s in SLOTS if (c, s) != (odd, 1))
+    evidence = make_evidence(lenient="", doubles=(*again, given(odd, AGAIN, 1, 13)))
+    (first, *_) = draw_spots(evidence, rubric_of, count=5, leased={}, rng=random.Random(1))
+    assert (first.members[0].cell, first.members[0].slot) == (odd, 1)
+
+
+def test_equally_doubtful_ones_come_in_random_order() -> None:
+    evidence = make_evidence(lenient="")
+    first = {
+        draw_spots(evidence, rubric_of, count=1, leased={}, rng=random.Random(n))[0]
+        .members[0]
+        .cell.facts.model
+        for n in range(20)
+    }
+    assert first == set(ARMS)
+
+
+def test_without_an_automatic_judge_there_is_nothing_to_check() -> None:
+    evidence = Evidence((), (), (), (), (), None)
+    with pytest.raises(UsageError, match="no automatic verdict"):
+        draw_spots(evidence, rubric_of, count=1, leased={}, rng=random.Random(1))
+
+
+def test_delta_is_learnt_and_may_be_set() -> None:
+    evidence = make_evidence()
+    found, flagged = measure_disagreement(evidence, rubric_of, experiment="e", threshold=None)
+    assert found is not None
+    # Four of twelve pairs are 3 apart: too common to be flagged.
+    assert (found.pairs, found.bias, found.threshold, found.flagged) == (12, 0.0, 3.0, 0)
+    found, flagged = measure_disagreement(evidence, rubric_of, experiment="e", threshold=2.5)
+    assert found is not None
+    assert (found.threshold, found.set_by_hand, found.flagged) == (2.5, True, 4)
+    assert {(pair.arm, pair.gap, pair.judges) for pair in flagged} == {("b+v1", 3.0, ("haiku", "anna"))}
+    few = Evidence(evidence.cells, (), (), evidence.lazy[:3], (), None, evidence.auto)
+    found, flagged = measure_disagreement(few, rubric_of, experiment="e", threshold=None)
+    assert (found and found.threshold, flagged) == (None, [])
+    assert measure_disagreement(
+        Evidence((), (), (), (), (), None), rubric_of, experiment="e", threshold=None
+    ) == (
+        None,
+        [],
+    )
+
+
+@pytest.fixture
+def checked(cli: Cli, mlflow_url: str, experiment_name: str, judge: CountingJudge) -> str:
+    """Two arms in two scenarios: all judged by a model, one block by anna."""
+    collect_scripted(cli.home, mlflow_url, experiment_name)
+    cli.ok(*auto(experiment_name))
+    cli.ok(
+        "judge", "--experiment", experiment_name, "--judged-by", "anna", "--blocks", "1", "--export", "1.json"
+    )
+    fill_with(Path("1.json"), same(3))
+    cli.ok("judge", "--apply", "1.json")
+    return experiment_name
+
+
+def board(cli: Cli, experiment: str) -> Any:
+    found = cli("compare", "--experiment", experiment, "--json").json()
+    return {name: found[name] for name in ("standings", "pairs", "judged", "waiting")}
+
+
+def views(url: str, experiment: str) -> list[Any]:
+    kept = ("tags.judge_pending", "tags.judged_by", "metrics.composite", "metrics.auto.composite")
+    return sorted(([cell.get(name) for name in kept] for cell in cells_of(url, experiment)), key=repr)
+
+
+def disagreement(cli: Cli, experiment: str, *more: str) -> Any:
+    return cli.ok("judge", "status", "--experiment", experiment, "--json", *more).json()["disagreement"]
+
+
+def test_spot_checks_feed_delta_and_never_the_board(cli: Cli, mlflow_url: str, checked: str) -> None:
+    before, shown = board(cli, checked), views(mlflow_url, checked)
+    pairs = disagreement(cli, checked)["pairs"]
+    asked = ("judge", "--experiment", checked, "--judged-by", "bert", "--disagreements", "3")
+    handed = cli.ok(*asked, "--export", "spot.json", "--json").json()
+    assert 3 + 4 <= handed["items"] <= 3 + 6, "anchors are hidden among them"
+    (spot,), (block,) = sections(Path("spot.json")), sections(Path("1.json"))
+    assert spot.keys() == block.keys()
+    assert spot["items"][0].keys() == block["items"][0].keys()
+    assert "spot" not in Path("spot.json").read_text().replace("spot.json", "")
+    texts = {item["text"] for item in spot["items"]} - set(REFERENCES)
+    assert not texts & {item["text"] for item in block["items"]}
+    # While bert has them nobody else checks them, and the board's blocks do not care.
+    other = cli.ok(
+        *asked[:3], "--judged-by", "carl", "--disagreements", "100", "--export", "o.json", "--json"
+    )
+    assert not texts & {item["text"] for section in sections(Path("o.json")) for item in section["items"]}
+    assert other.json()["items"] > 6
+    fill_with(Path("spot.json"), same(5))
+    cli.ok("judge", "--apply", "spot.json")
+    assert (board(cli, checked), views(mlflow_url, checked)) == (before, shown)
+    after = disagreement(cli, checked, "--delta", "0.5")
+    assert (after["pairs"], after["threshold"], after["set_by_hand"]) == (pairs + 3, 0.5, True)
+    report = cli.ok("judges", "--experiment", checked, "--json", "--delta", "0.5").json()
+    assert len(report["flagged"]) == after["flagged"] > 0
+    (measured,) = report["disagreements"]
+    assert measured["bias_spread"] is not None
+    assert measured | {"bias_spread": None} == after
+    assert "bert" in {pair["judges"][1] for pair in report["flagged"]}
+    kinds = {line["judged_by"]: line["drawn"] for line in read_status(cli, checked)["sittings"]}
+    assert (kinds["anna"], kinds["bert"]) == ("block", "spot")
+    text = cli.ok("judges", "--experiment", checked, "--delta", "0.5").out
+    assert "Δ 0.50 (set)" in text
+    assert "σ 1.10 (the usual; 0 repeats)" in text
+    assert "flagged" in cli.ok("judge", "status", "--experiment", checked).out
+    pair = next(pair for pair in report["pairs"] if "anna" in pair["judges"])
+    assert pair["over"] == "scales", "with the flags, which code sets, a judge that throws dice would agree"
+
+
+def read_status(cli: Cli, experiment: str) -> Any:
+    return cli.ok("judge", "status", "--experiment", experiment, "--json").json()
+
+
+def test_spot_checks_item_by_item_and_a_drifted_sitting_counts_for_nothing(
+    cli: Cli, mlflow_url: str, checked: str
+) -> None:
+    before = (board(cli, checked), views(mlflow_url, checked), disagreement(cli, checked))
+    with open_tracking(Settings(home=cli.home, mlflow_url=mlflow_url)) as tracking:
+        live = LiveJudging(Judging(tracking, make_stamps(), cli.home / "locks"))
+        found = live.open(Request("bert", spots=2), experiment=checked)
+        assert found is not None
+        answers = {
+            item.id: Answer(scores=dict.fromkeys(item.scores, 3), flags=item.flags) for item in found.waiting
+        }
+        found = live.submit(found.token, answers, experiment=checked)
+    assert found.state == "refused", "all the same score: the anchors tell"
+    assert (board(cli, checked), views(mlflow_url, checked), disagreement(cli, checked)) == before
+
+
+def test_spot_checks_need_an_automatic_judge_and_stand_alone(
+    cli: Cli, mlflow_url: str, experiment_name: str
+) -> None:
+    collect_scripted(cli.home, mlflow_url, experiment_name, models=1, scenarios=1)
+    asked = ("judge", "--experiment", experiment_name, "--export", "a.json", "--disagreements", "2")
+    none = cli(*asked)
+    assert (none.code, "judge --auto" in none.err) == (2, True)
+    both = cli(*asked, "--next", "4")
+    assert (both.code, "do not go together" in both.err) == (2, True)
+    assert not json.loads(cli.ok("judge", "status", "--experiment", experiment_name, "--json").out)[
+        "sittings"
+    ]
