@@ -1,37 +1,69 @@
 """`tipbench compare`."""
 
 import gc
+from pathlib import Path
 
 import click
 
-from tipbench.cli.session import experiment_option, mlflow_options, open_session
+from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
+from tipbench.cli.writing import write_whole
 from tipbench.errors import UsageError
-from tipbench.ranking.compare import compare_experiment
+from tipbench.ranking.compare import read_bench, read_details
+from tipbench.ranking.markdown import format_markdown
+from tipbench.ranking.page import make_page
+from tipbench.ranking.records import By, Report
 from tipbench.ranking.report import format_csv, print_report
-from tipbench.ranking.standings import By
 
 
 @click.command(name="compare")
 @click.option("--by", type=click.Choice(["arm", "model", "prompt"]), default="arm", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The whole report as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="The standings as CSV.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="The standings as Markdown.")
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the report with plots and candidates to this file, too.",
+)
 @click.option("--fresh", is_flag=True, help="Read everything again, also what was edited by hand in MLflow.")
 @experiment_option
 @mlflow_options
 @click.pass_context
-def command(ctx: click.Context, *, by: By, as_json: bool, as_csv: bool, fresh: bool, **flags: object) -> None:
+def command(
+    ctx: click.Context,
+    *,
+    by: By,
+    as_json: bool,
+    as_csv: bool,
+    as_markdown: bool,
+    html: Path | None,
+    fresh: bool,
+    **flags: object,
+) -> None:
     """The leaderboard. Exit code 0: a winner, 3: a tie, 4: not decided yet."""
-    if as_json and as_csv:
-        raise UsageError("compare takes --json or --csv, not both")
+    if as_json + as_csv + as_markdown > 1:
+        raise UsageError("compare takes one of --json, --csv and --markdown")
     # 10,000 runs are half a million objects that live to the end: looking for garbage among them again and
     # again takes a fifth of the time.
     gc.set_threshold(50_000)
-    with open_session(flags, for_machines=as_json or as_csv) as session:
-        report = compare_experiment(session.tracking, session.settings.experiment, by=by, fresh=fresh)
+    with open_session(flags, for_machines=as_json or as_csv or as_markdown) as session:
+        bench = read_bench(session.tracking, session.settings.experiment, fresh=fresh)
+        report = bench.report(by)
+        if html is not None:
+            details = read_details(session.tracking, bench, now_ms=session.stamps.now_ms())
+            write_whole(html, make_page(report, details))
         if as_json:
             click.echo(report.model_dump_json(indent=1))
         elif as_csv:
             click.echo(format_csv(report), nl=False)
+        elif as_markdown:
+            click.echo(format_markdown(report), nl=False)
         else:
             print_report(report, session.say)
+        if html is not None:
+            _say_written(session, html, report)
     ctx.exit(report.exit_code)
+
+
+def _say_written(session: Session, path: Path, report: Report) -> None:
+    session.say.print(f"{path}: the report with plots, of {len(report.standings)} {report.by}s", markup=False)

@@ -1,15 +1,35 @@
 """Compare: the store in, a report out; and what an experiment teaches the plan of another one."""
 
+from dataclasses import dataclass
+
 from tipbench.errors import UsageError
 from tipbench.pack import parse_pack
-from tipbench.ranking.standings import By, Report, make_report
-from tipbench.records import Rubric
+from tipbench.ranking.details import Details, Side
+from tipbench.ranking.examples import read_contrasts
+from tipbench.ranking.gate_reasons import read_gate_reasons
+from tipbench.ranking.judges import compare_judges, list_closed_sittings
+from tipbench.ranking.records import By, Report
+from tipbench.ranking.standings import make_report
+from tipbench.records import Pack
 from tipbench.scores import find_levels, make_scores
 from tipbench.stats import CellVariance, cell_variance
-from tipbench.tracking import Tracking
+from tipbench.tracking import Experiment, Tracking
 from tipbench.tracking.contents import check_contents
 from tipbench.tracking.evidence import Evidence, read_evidence
 from tipbench.tracking.packs import read_pack_files
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An experiment as `compare` reads it; its contents were checked."""
+
+    experiment: Experiment
+    evidence: Evidence
+    pack: Pack
+
+    def report(self, by: By) -> Report:
+        """The leaderboard of arms, models or prompts."""
+        return make_report(self.evidence, experiment=self.experiment.name, rubric=self.pack.rubric, by=by)
 
 
 def compare_experiment(tracking: Tracking, name: str, *, by: By, fresh: bool = False) -> Report:
@@ -18,8 +38,21 @@ def compare_experiment(tracking: Tracking, name: str, *, by: By, fresh: bool = F
     Raises:
         MixedContents: one name stands for several contents.
     """
-    evidence, rubric = _read_evidence(tracking, name, fresh=fresh)
-    return make_report(evidence, experiment=name, rubric=rubric, by=by)
+    return read_bench(tracking, name, fresh=fresh).report(by)
+
+
+def read_details(tracking: Tracking, bench: Bench, *, now_ms: int) -> Details:
+    """Everything that the page shows beyond the leaderboard."""
+    evidence, pack = bench.evidence, bench.pack
+    return Details(
+        arms=bench.report("arm"),
+        sides={cell.facts.arm: Side(cell.facts.model, cell.facts.prompt) for cell in evidence.cells},
+        sittings=list_closed_sittings(evidence),
+        judges=compare_judges(evidence, pack.rubric),
+        contrasts=read_contrasts(evidence, pack, read_artifact=tracking.read_artifact),
+        gate=read_gate_reasons(tracking, bench.experiment, evidence, pack),
+        made_ms=now_ms,
+    )
 
 
 def read_cell_variance(tracking: Tracking, name: str) -> CellVariance:
@@ -28,7 +61,8 @@ def read_cell_variance(tracking: Tracking, name: str) -> CellVariance:
     Raises:
         MixedContents: one name stands for several contents.
     """
-    evidence, rubric = _read_evidence(tracking, name, fresh=False)
+    bench = read_bench(tracking, name)
+    evidence, rubric = bench.evidence, bench.pack.rubric
     levels = find_levels(evidence, rubric)
     found = cell_variance(make_scores(evidence, evidence.cells, rubric=rubric, levels=levels))
     if found is None:
@@ -39,8 +73,14 @@ def read_cell_variance(tracking: Tracking, name: str) -> CellVariance:
     return found
 
 
-def _read_evidence(tracking: Tracking, name: str, *, fresh: bool) -> tuple[Evidence, Rubric]:
-    runs = tracking.read_runs(tracking.find_experiment(name), fresh=fresh)
+def read_bench(tracking: Tracking, name: str, *, fresh: bool = False) -> Bench:
+    """The experiment with its evidence and its pack.
+
+    Raises:
+        MixedContents: one name stands for several contents.
+    """
+    experiment = tracking.find_experiment(name)
+    runs = tracking.read_runs(experiment, fresh=fresh)
     evidence = read_evidence(runs)
     if not evidence.cells:
         raise UsageError(
@@ -48,4 +88,5 @@ def _read_evidence(tracking: Tracking, name: str, *, fresh: bool) -> tuple[Evide
         )
     check_contents(evidence.cells, experiment=name)
     pack_hash = evidence.cells[-1].facts.pack_hash
-    return evidence, parse_pack(read_pack_files(runs, pack_hash, read_artifact=tracking.read_artifact)).rubric
+    files = read_pack_files(runs, pack_hash, read_artifact=tracking.read_artifact)
+    return Bench(experiment, evidence, parse_pack(files))

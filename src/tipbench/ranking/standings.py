@@ -5,18 +5,16 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import isfinite
 from statistics import fmean
-from typing import Literal
 
-from pydantic import Field
-
-from tipbench.records import CellFacts, Record, Rubric
+from tipbench.ranking.records import By, Interval, Report, Standing, Tier, Tiers
+from tipbench.ranking.remarks import make_remarks
+from tipbench.ranking.tiers import list_sittings, weigh_tiers
+from tipbench.records import CellFacts, Rubric
 from tipbench.scores import find_levels, make_scores, name_arm
-from tipbench.stats import Leaderboard, leaderboard
-from tipbench.stats.levels import Place
+from tipbench.stats import Leaderboard, Score, leaderboard, p_best
 from tipbench.tracking.cells import StoredCell
 from tipbench.tracking.evidence import Evidence, GivenVerdict
 
-By = Literal["arm", "model", "prompt"]
 NAME_OF: dict[By, Callable[[CellFacts], str]] = {
     "arm": name_arm,
     "model": lambda facts: facts.model,
@@ -24,73 +22,24 @@ NAME_OF: dict[By, Callable[[CellFacts], str]] = {
 }
 
 
-class Interval(Record):
-    """How far `name` is ahead of `to`, with the 95 % interval."""
-
-    name: str
-    to: str
-    difference: float
-    low: float
-    high: float
-
-
-class Standing(Record):
-    """One line of the leaderboard. Numbers that nobody gave yet are absent."""
-
-    name: str
-    place: int | None = None
-    tied_for_first: bool = False
-    tier: str = "lazy"
-    verdicts: int = 0
-    failures_drawn: int = 0
-    composite: float | None = None
-    against_best: Interval | None = None
-    parts: dict[str, float] = Field(default_factory=dict)
-    cells: int = 0
-    candidates: int = 0
-    answered: int = 0
-    computed: dict[str, float] = Field(default_factory=dict)
-    diversity: float | None = None
-    latency_seconds: float | None = None
-    tokens_per_second: float | None = None
-    pinned: bool = True
-
-
-class Report(Record):
-    """What `compare` says."""
-
-    experiment: str
-    by: str
-    judged: int
-    candidates: int
-    waiting: int
-    judging_closed: bool
-    scenarios: int
-    rubric: str
-    lowest: float
-    highest: float
-    winner: str | None
-    standings: tuple[Standing, ...]
-    pairs: tuple[Interval, ...]
-    set_aside: tuple[str, ...]
-    remarks: tuple[str, ...]
-
-    @property
-    def exit_code(self) -> int:
-        """0 a winner, 3 a tie that more judging of these candidates cannot break, 4 not decided yet."""
-        if self.winner is not None:
-            return 0
-        ranked = [standing for standing in self.standings if standing.place is not None]
-        return 3 if len(ranked) > 1 and self.scenarios > 1 and not self.waiting else 4
-
-
 @dataclass(frozen=True)
 class _Group:
-    """The cells behind one line."""
+    """The cells behind one line, and the verdicts of both tiers on them."""
 
     name: str
     cells: Sequence[StoredCell]
-    given: Sequence[GivenVerdict]
+    lazy: Sequence[GivenVerdict]
+    auto: Sequence[GivenVerdict]
+
+
+@dataclass(frozen=True)
+class _Board:
+    """What is known about all lines together."""
+
+    board: Leaderboard
+    chances: Mapping[str, float]
+    tiers: Tiers
+    rubric: Rubric
 
 
 def make_report(evidence: Evidence, *, experiment: str, rubric: Rubric, by: By = "arm") -> Report:
@@ -99,18 +48,15 @@ def make_report(evidence: Evidence, *, experiment: str, rubric: Rubric, by: By =
     levels = find_levels(evidence, rubric)
     scores = make_scores(evidence, compared, rubric=rubric, levels=levels, name_of=NAME_OF[by])
     board = leaderboard(scores)
-    groups = _group(evidence, by)
-    answered = sum(cell.answered_count for cell in evidence.cells)
+    known = _Board(board, _chances(scores, board), weigh_tiers(evidence, scores), rubric)
     waiting, waiting_for_auto = evidence.count_waiting()
-    judged = sum(not given.verdict.failed for given in evidence.lazy)
-    best = next(iter(board.estimate), None)
-    lines = [_standing(group, board=board, best=best, rubric=rubric) for group in groups]
-    lines.sort(key=lambda line: (line.place is None, line.place or 0, line.name))
+    lines = [_standing(group, known) for group in _group(evidence, by)]
+    lines.sort(key=lambda line: (line.place is None, line.place or 0, -(line.auto_composite or 0), line.name))
     return Report(
         experiment=experiment,
         by=by,
-        judged=judged,
-        candidates=answered,
+        judged=known.tiers.lazy,
+        candidates=sum(cell.answered_count for cell in evidence.cells),
         waiting=waiting,
         judging_closed=evidence.judging_closed,
         scenarios=len(board.scenarios),
@@ -123,10 +69,10 @@ def make_report(evidence: Evidence, *, experiment: str, rubric: Rubric, by: By =
         set_aside=tuple(sorted(str(arm) for arm in board.set_aside)) if board.estimate else (),
         remarks=(
             *left_out,
-            *_remarks(evidence, board),
-            *_level_remarks(levels),
-            *_backlog_remarks(evidence, waiting_for_auto),
+            *make_remarks(evidence, board, levels=levels, waiting_for_auto=waiting_for_auto),
         ),
+        tiers=known.tiers,
+        sittings=list_sittings(evidence),
     )
 
 
@@ -148,33 +94,48 @@ def _crossed(cells: Sequence[StoredCell], by: By) -> tuple[Sequence[StoredCell],
     return [cell for cell in cells if NAME_OF[other](cell.facts) in common], remarks
 
 
+def _chances(scores: Sequence[Score], board: Leaderboard) -> Mapping[str, float]:
+    """P(best) among the compared; nothing where there is no interval either."""
+    if board.variance is None:
+        return {}
+    found = p_best([score for score in scores if score.arm in board.estimate])
+    return {str(name): chance for name, chance in found.items()}
+
+
 def _group(evidence: Evidence, by: By) -> list[_Group]:
+    name_of = NAME_OF[by]
     cells: dict[str, list[StoredCell]] = {}
     for cell in evidence.cells:
-        cells.setdefault(NAME_OF[by](cell.facts), []).append(cell)
-    given: dict[str, list[GivenVerdict]] = {}
-    for each in evidence.lazy:
-        given.setdefault(NAME_OF[by](each.cell.facts), []).append(each)
-    return [_Group(name, members, given.get(name, [])) for name, members in cells.items()]
+        cells.setdefault(name_of(cell.facts), []).append(cell)
+    lazy, auto = (_by_name(given, name_of) for given in (evidence.lazy, evidence.auto))
+    return [_Group(name, members, lazy.get(name, []), auto.get(name, [])) for name, members in cells.items()]
 
 
-def _standing(group: _Group, *, board: Leaderboard, best: object, rubric: Rubric) -> Standing:
-    verdicts = [given.verdict for given in group.given if not given.verdict.failed]
+def _by_name(
+    given: Iterable[GivenVerdict], name_of: Callable[[CellFacts], str]
+) -> dict[str, list[GivenVerdict]]:
+    found: dict[str, list[GivenVerdict]] = {}
+    for each in given:
+        found.setdefault(name_of(each.cell.facts), []).append(each)
+    return found
+
+
+def _standing(group: _Group, known: _Board) -> Standing:
+    board, rubric, name = known.board, known.rubric, group.name
+    judged = sum(not given.verdict.failed for given in group.lazy)
     ranked = list(board.estimate)
-    parts: dict[str, float] = {}
-    if verdicts:
-        parts = {scale.name: fmean(v.scores[scale.name] for v in verdicts) for scale in rubric.scales}
-        parts |= {flag.name: fmean(v.flags[flag.name] for v in verdicts) for flag in rubric.flags}
-    place = ranked.index(group.name) + 1 if group.name in ranked else None
+    place = ranked.index(name) + 1 if name in ranked else None
+    ranks = board.rank_sets.get(name) if len(ranked) > 1 else None
     return Standing(
-        name=group.name,
+        name=name,
         place=place,
-        tied_for_first=place is not None and len(ranked) > 1 and group.name in board.tied_for_first,
-        verdicts=len(verdicts),
-        failures_drawn=len(group.given) - len(verdicts),
-        composite=board.estimate.get(group.name),
-        against_best=_against_best(group.name, board, best),
-        parts=parts,
+        tied_for_first=place is not None and len(ranked) > 1 and name in board.tied_for_first,
+        tier=_tier(group, known.tiers),
+        verdicts=judged,
+        failures_drawn=len(group.lazy) - judged,
+        composite=board.estimate.get(name),
+        against_best=_against_best(name, board),
+        parts=_parts(group, rubric),
         cells=len(group.cells),
         candidates=sum(len(cell.facts.slots) for cell in group.cells),
         answered=sum(cell.answered_count for cell in group.cells),
@@ -185,15 +146,42 @@ def _standing(group: _Group, *, board: Leaderboard, best: object, rubric: Rubric
         latency_seconds=_mean_metric(group.cells, "latency_seconds"),
         tokens_per_second=_mean_metric(group.cells, "tokens_per_second"),
         pinned=all(cell.facts.pinned for cell in group.cells),
+        auto_verdicts=len(group.auto),
+        auto_composite=_mean_composite(group.auto, rubric),
+        rank_best=ranks.best if ranks else None,
+        rank_worst=ranks.worst if ranks else None,
+        p_best=known.chances.get(name),
+        sittings=tuple(dict.fromkeys(given.sitting.facts.token for given in (*group.lazy, *group.auto))),
+        prompt_tokens=_mean_metric(group.cells, "prompt_tokens"),
+        output_tokens=_mean_metric(group.cells, "output_tokens"),
     )
 
 
-def _against_best(name: str, board: Leaderboard, best: object) -> Interval | None:
+def _tier(group: _Group, tiers: Tiers) -> Tier:
+    if not group.lazy:
+        return "auto" if group.auto else "none"
+    return "lazy+auto" if group.auto and tiers.slope else "lazy"
+
+
+def _parts(group: _Group, rubric: Rubric) -> dict[str, float]:
+    verdicts = [given.verdict for given in group.lazy if not given.verdict.failed]
+    if not verdicts:
+        return {}
+    scales = {scale.name: fmean(v.scores[scale.name] for v in verdicts) for scale in rubric.scales}
+    return scales | {flag.name: fmean(v.flags[flag.name] for v in verdicts) for flag in rubric.flags}
+
+
+def _mean_composite(given: Sequence[GivenVerdict], rubric: Rubric) -> float | None:
+    values = [rubric.composite(each.verdict.scores, each.verdict.flags) for each in given]
+    return fmean(values) if values else None
+
+
+def _against_best(name: str, board: Leaderboard) -> Interval | None:
     """The difference to the best arm; for the best one to the second."""
     ranked = [str(arm) for arm in board.estimate]
     if name not in ranked or len(ranked) < 2:
         return None
-    return _interval(board, name, ranked[1] if name == best else ranked[0])
+    return _interval(board, name, ranked[1] if name == ranked[0] else ranked[0])
 
 
 def _all_pairs(board: Leaderboard) -> tuple[Interval, ...]:
@@ -221,63 +209,3 @@ def _flag_share(group: _Group, name: str) -> float | None:
     ]
     total = sum(weight for _, weight in pairs)
     return sum(share * weight for share, weight in pairs) / total if total else None
-
-
-def _remarks(evidence: Evidence, board: Leaderboard) -> list[str]:
-    remarks: list[str] = []
-    if board.estimate and len(board.scenarios) < 2:
-        remarks.append(f"complete verdicts in {len(board.scenarios)} scenario: an interval needs at least 2")
-    elif board.estimate and len(board.scenarios) < 4:
-        remarks.append(f"only {len(board.scenarios)} scenarios are complete: scenarios are the sample size")
-    if board.set_aside and board.estimate:
-        remarks.append("set aside, not enough verdicts: " + ", ".join(sorted(map(str, board.set_aside))))
-    if apart := _judged_apart(evidence):
-        remarks.append(f"judged apart from the others, so a judge's mood leaks in: {', '.join(apart)}")
-    if unpinned := sorted({cell.facts.model for cell in evidence.cells if not cell.facts.pinned}):
-        remarks.append(f"unpinned, the server may change it under this name: {', '.join(unpinned)}")
-    if evidence.doubles:
-        remarks.append(
-            f"{len(evidence.doubles)} verdicts are doubles: they count for agreement, not for the board"
-        )
-    if evidence.duplicates:
-        remarks.append(f"{len(evidence.duplicates)} cells are stored twice under one key: one of each counts")
-    return remarks
-
-
-def _backlog_remarks(evidence: Evidence, waiting_for_auto: int) -> list[str]:
-    remarks = [f"damaged verdicts, not counted: {where}" for where in evidence.damaged]
-    if evidence.auto:
-        judges = ", ".join(sorted({given.sitting.judged_by for given in evidence.auto}))
-        remarks.append(f"{len(evidence.auto)} verdicts of automatic judges, used within cells only: {judges}")
-    if waiting_for_auto:
-        remarks.append(f"{waiting_for_auto} candidates wait for an automatic judge")
-    open_sittings = [s for s in evidence.sittings if s.state == "open" and s.submissions]
-    if open_sittings:
-        remarks.append(
-            f"{len(open_sittings)} sittings hold answers but are not closed: they do not count yet"
-        )
-    return remarks
-
-
-def _level_remarks(levels: Mapping[Place, float]) -> list[str]:
-    scenarios = {scenario for scenario, _ in levels}
-    if not scenarios:
-        return []
-    return [
-        f"in {len(scenarios)} scenarios arms were judged in different sittings: their levels are evened out"
-    ]
-
-
-def _judged_apart(evidence: Evidence) -> list[str]:
-    """Arms that share no block with most others, also not over a third one: they were judged alone."""
-    groups: list[set[str]] = []
-    blocks: dict[tuple[str, int], set[str]] = {}
-    again = (given for given in evidence.doubles if given.verdict.drawn == "block")
-    for given in (*evidence.lazy, *again):
-        place = (given.sitting.facts.token, given.verdict.block)
-        blocks.setdefault(place, set()).add(given.cell.facts.arm)
-    for together in blocks.values():
-        met = [group for group in groups if group & together]
-        groups = [group for group in groups if not group & together] + [together.union(*met)]
-    largest = max(groups, key=len, default=set[str]())
-    return sorted(arm for group in groups if group is not largest for arm in group)

@@ -1,0 +1,118 @@
+"""What `compare` says, as records: `--json` prints them as they are. Keys are added, never renamed."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from tipbench.records import Record
+
+By = Literal["arm", "model", "prompt"]
+Tier = Literal["none", "lazy", "auto", "lazy+auto"]
+
+
+class Interval(Record):
+    """How far `name` is ahead of `to`, with the 95 % interval."""
+
+    name: str
+    to: str
+    difference: float
+    low: float
+    high: float
+
+
+class Standing(Record):
+    """One line of the leaderboard. Numbers that nobody gave yet are absent.
+
+    `tier` says which verdicts its composite rests on; `auto_composite` is the automatic judge's own mean,
+    which carries its bias and ranks nobody. `sittings` are the tokens of the sittings that count here.
+    """
+
+    name: str
+    place: int | None = None
+    tied_for_first: bool = False
+    tier: Tier = "none"
+    verdicts: int = 0
+    failures_drawn: int = 0
+    composite: float | None = None
+    against_best: Interval | None = None
+    parts: dict[str, float] = Field(default_factory=dict)
+    cells: int = 0
+    candidates: int = 0
+    answered: int = 0
+    computed: dict[str, float] = Field(default_factory=dict)
+    diversity: float | None = None
+    latency_seconds: float | None = None
+    tokens_per_second: float | None = None
+    pinned: bool = True
+    auto_verdicts: int = 0
+    auto_composite: float | None = None
+    rank_best: int | None = None
+    rank_worst: int | None = None
+    p_best: float | None = None
+    sittings: tuple[str, ...] = ()
+    prompt_tokens: float | None = None
+    output_tokens: float | None = None
+
+
+class CountedSitting(Record):
+    """A sitting whose verdicts count on the board; `number` is what tables call it."""
+
+    number: int
+    sitting: str
+    tier: Literal["lazy", "auto"]
+    judged_by: str
+    verdicts: int
+
+
+class Tiers(Record):
+    """Which tier the board rests on, and how far the automatic judge agrees with the lazy ones.
+
+    `slope` says how much of a candidate's auto lead within its cell counts, 0 for nothing. `said` is the same
+    in one line.
+    """
+
+    used: Tier = "none"
+    lazy: int = 0
+    auto: int = 0
+    slope: float = 0.0
+    pairs: int = 0
+    alpha: float | None = None
+    alpha_low: float | None = None
+    alpha_high: float | None = None
+    bias: float | None = None
+    bias_spread: float | None = None
+    said: str = ""
+
+
+class Report(Record):
+    """What `compare` says."""
+
+    experiment: str
+    by: str
+    judged: int
+    candidates: int
+    waiting: int
+    judging_closed: bool
+    scenarios: int
+    rubric: str
+    lowest: float
+    highest: float
+    winner: str | None
+    standings: tuple[Standing, ...]
+    pairs: tuple[Interval, ...]
+    set_aside: tuple[str, ...]
+    remarks: tuple[str, ...]
+    tiers: Tiers = Tiers()
+    sittings: tuple[CountedSitting, ...] = ()
+
+    @property
+    def ranked(self) -> list[Standing]:
+        """The lines with a place, best first."""
+        return [standing for standing in self.standings if standing.place is not None]
+
+    @property
+    def exit_code(self) -> int:
+        """0 a winner, 3 a tie that more judging of these candidates cannot break, 4 not decided yet."""
+        if self.winner is not None:
+            return 0
+        return 3 if len(self.ranked) > 1 and self.scenarios > 1 and not self.waiting else 4

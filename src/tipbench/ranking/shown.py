@@ -1,0 +1,82 @@
+"""What every outlet shows alike: the conclusion, and numbers as text."""
+
+from collections.abc import Mapping, Sequence
+
+from tipbench.ranking.records import Report, Standing
+
+
+def conclude(report: Report) -> str:
+    """The answer in one sentence; a winner only if there is one."""
+    ranked = report.ranked
+    if report.winner is not None:
+        return f"Winner: {report.winner}"
+    if not report.judged and not ranked:
+        return (
+            f"Not decided: judged 0 of {report.candidates}."
+            if report.candidates
+            else "Not decided: no candidate has a text to judge."
+        )
+    if len(ranked) < 2:
+        return f"Not decided: fewer than two {report.by}s have verdicts in common scenarios."
+    tied = sum(line.tied_for_first for line in ranked)
+    if report.exit_code == 4:
+        return f"Not decided yet: {tied} of {len(ranked)} could be first, {report.waiting} candidates wait."
+    return f"No winner: {tied} of {len(ranked)} are tied for first."
+
+
+def show_place(line: Standing, report: Report) -> str:
+    """Its place; those who could be first share it."""
+    if line.name == report.winner:
+        return "winner"
+    if line.place is None:
+        return ""
+    return "tied 1" if line.tied_for_first and report.winner is None else str(line.place)
+
+
+def show_interval(line: Standing) -> str:
+    """Difference to the best with its interval; the first line's to the second."""
+    against = line.against_best
+    if against is None:
+        return "no interval yet"
+    return f"{against.difference:+.2f} [{against.low:+.2f}, {against.high:+.2f}]"
+
+
+def show_ranks(line: Standing) -> str:
+    """The ranks it can have."""
+    if line.rank_best is None or line.rank_worst is None:
+        return ""
+    return str(line.rank_best) if line.rank_best == line.rank_worst else f"{line.rank_best}–{line.rank_worst}"
+
+
+def show_sittings(tokens: Sequence[str], numbers: Mapping[str, int]) -> str:
+    """Sittings by their numbers, neighbours joined: `1–3 5`."""
+    places = sorted(numbers[token] for token in tokens if token in numbers)
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and place == runs[-1][-1] + 1:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return " ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+
+
+def number_sittings(report: Report) -> dict[str, int]:
+    """Token → the number that tables call it."""
+    return {each.sitting: each.number for each in report.sittings}
+
+
+def show_number(value: float | None, form: str) -> str:
+    """The number; nothing where there is none."""
+    return "" if value is None else format(value, form)
+
+
+def show_chance(value: float | None) -> str:
+    """A chance that was drawn for: never certainty."""
+    if value is None:
+        return ""
+    return "<1%" if value < 0.005 else ">99%" if value > 0.995 else f"{value:.0%}"
+
+
+def show_share(value: float | None) -> str:
+    """In per cent."""
+    return "" if value is None else f"{value:.0%}"

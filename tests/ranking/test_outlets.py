@@ -1,0 +1,124 @@
+"""A thousand hostile names, candidates and reasons: nothing acts in CSV, Markdown and HTML."""
+
+import csv
+import io
+import re
+from html.parser import HTMLParser
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from tests.judging.hostile import hostile_texts
+from tests.judging.test_inert import acting, kinds
+from tipbench.ranking.details import Details, Side
+from tipbench.ranking.elements import element
+from tipbench.ranking.examples import Contrast, Example
+from tipbench.ranking.gate_reasons import GateReasons
+from tipbench.ranking.judges import JudgedSitting, JudgePair
+from tipbench.ranking.markdown import format_markdown
+from tipbench.ranking.page import make_page
+from tipbench.ranking.records import CountedSitting, Interval, Report, Standing, Tiers
+from tipbench.ranking.report import format_csv
+from tipbench.stats import Alpha, Decision, Rule
+
+TEXTS = [text[:400] for text in hostile_texts()]
+OURS = {
+    "html", "head", "meta", "title", "style", "body", "header", "nav", "main", "section", "footer", "article",
+    "div", "p", "h1", "h2", "h3", "h4", "span", "b", "a", "ul", "li", "dl", "dt", "dd", "table", "caption",
+    "thead", "tbody", "tr", "th", "td", "blockquote", "svg", "line", "circle", "text",
+}  # fmt: skip
+
+
+def hostile_report() -> Report:
+    """Every text is the name of an arm, of a judge, and a remark."""
+    lines = tuple(
+        Standing(
+            name=text, place=place, composite=10.0, latency_seconds=1.0 + place, output_tokens=5.0,
+            against_best=Interval(name=text, to=TEXTS[0], difference=0.0, low=-1.0, high=1.0),
+        )
+        for place, text in enumerate(TEXTS, start=1)
+    )  # fmt: skip
+    return Report(
+        experiment=TEXTS[7], by="arm", judged=1, candidates=1, waiting=0, judging_closed=False, scenarios=4,
+        rubric=TEXTS[8], lowest=2, highest=17, winner=TEXTS[9], standings=lines, pairs=(),
+        set_aside=tuple(TEXTS[:50]), remarks=tuple(TEXTS), tiers=Tiers(said=TEXTS[12]),
+        sittings=(CountedSitting(number=1, sitting="t", tier="lazy", judged_by=TEXTS[10], verdicts=1),),
+    )  # fmt: skip
+
+
+def hostile_details(report: Report) -> Details:
+    """Every text is a candidate, a reason and a scenario's name."""
+    examples = [
+        Example(arm=text, text=text, composite=5.0, parts={"tone": "5"}, judged_by=text, reason=text)
+        for text in TEXTS
+    ]
+    sittings = tuple(JudgedSitting("t", "lazy", text, "accepted", 1, None, text) for text in TEXTS)
+    pairs = tuple(JudgePair((text, text), 2, Alpha(None, None, None, 2), 0.0, {}) for text in TEXTS)
+    rule = Rule(TEXTS[20], passed=False, detail=TEXTS[21])
+    return Details(
+        arms=report,
+        sides={text: Side(text, TEXTS[30]) for text in TEXTS[:60]},
+        sittings=sittings,
+        judges=pairs,
+        contrasts=tuple(Contrast(None, each.arm, each, each) for each in examples),
+        gate=GateReasons(TEXTS[22], today=Decision(None, True, 0.05, TEXTS[23], None, None, None, (rule,))),
+        made_ms=0,
+    )
+
+
+def test_no_hostile_name_acts_in_csv() -> None:
+    rows = list(csv.reader(io.StringIO(format_csv(hostile_report()), newline="")))
+    assert len(rows) == 1 + len(TEXTS)
+    for cell in (row[0] for row in rows):
+        assert not re.match(r"\s*[=+\-@＝＋－＠\t\r]", cell), cell
+        assert acting(cell) == []
+
+
+def test_no_hostile_name_acts_in_markdown() -> None:
+    text = format_markdown(hostile_report())
+    assert acting(text) == []
+    tokens: list[Token] = (
+        MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text)
+    )
+    assert not kinds(tokens) & {"html_inline", "html_block", "link_open", "image", "fence", "code_block"}
+    assert [token.tag for token in tokens if token.type == "heading_open"] == ["h1", "h2", "h2", "h2", "h2"]
+    assert sum(token.type == "list_item_open" for token in tokens) == len(TEXTS)
+    rows = len(TEXTS) + len(TEXTS) + 1
+    assert sum(token.type == "tr_open" for token in tokens) == rows + 3
+
+
+class Page(HTMLParser):
+    """What a browser would make of the page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: dict[str, int] = {}
+        self.attributes: list[tuple[str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] = self.tags.get(tag, 0) + 1
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+
+def test_no_hostile_text_acts_on_the_page() -> None:
+    report = hostile_report()
+    text = make_page(report, hostile_details(report))
+    page = Page()
+    page.feed(text)
+    assert acting(text) == []
+    assert set(page.tags) <= OURS
+    assert not [name for name, _ in page.attributes if name.startswith("on") or name == "src"]
+    assert all(value.startswith("#") for name, value in page.attributes if name == "href")
+    assert all(
+        re.fullmatch(r"background:#[0-9a-f]{6};color:#[0-9a-f]{6}", v)
+        for n, v in page.attributes
+        if n == "style"
+    )
+    assert (page.tags["article"], page.tags["blockquote"]) == (len(TEXTS), 2 * len(TEXTS))
+    assert page.tags["style"] == page.tags["body"] == page.tags["h1"] == 1
+
+
+def test_text_is_text_and_elements_are_elements() -> None:
+    assert element("p", "<b>&\x1b", element("b", '"', class_='x" onclick="y')) == (
+        '<p>&lt;b&gt;&amp;␛<b class="x&quot; onclick=&quot;y">&quot;</b></p>'
+    )

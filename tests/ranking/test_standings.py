@@ -1,0 +1,248 @@
+"""The board says what it rests on, and says so too when there is little to rest on. Warnings are errors."""
+
+import csv
+import io
+import random
+
+import pytest
+
+from tests.ranking.evidence import DICE, RUBRIC, Levels, make_evidence, make_sitting
+from tipbench.cli.session import InertConsole
+from tipbench.ranking.details import Details, Side
+from tipbench.ranking.gate_reasons import GateReasons
+from tipbench.ranking.judges import compare_judges, list_closed_sittings
+from tipbench.ranking.markdown import format_markdown
+from tipbench.ranking.page import make_page
+from tipbench.ranking.records import Report
+from tipbench.ranking.report import format_csv, print_report
+from tipbench.ranking.shown import conclude, show_sittings
+from tipbench.ranking.standings import make_report
+from tipbench.tracking.evidence import Evidence
+
+
+def report_of(evidence: Evidence) -> Report:
+    return make_report(evidence, experiment="tips", rubric=RUBRIC)
+
+
+def details_of(evidence: Evidence) -> Details:
+    return Details(
+        arms=report_of(evidence),
+        sides={cell.facts.arm: Side(cell.facts.model, cell.facts.prompt) for cell in evidence.cells},
+        sittings=list_closed_sittings(evidence),
+        judges=compare_judges(evidence, RUBRIC),
+        contrasts=(),
+        gate=GateReasons(),
+        made_ms=0,
+    )
+
+
+def show(evidence: Evidence, *, width: int = 80) -> str:
+    out = io.StringIO()
+    print_report(report_of(evidence), InertConsole(file=out, width=width, color_system=None))
+    return out.getvalue()
+
+
+def levels(mean: dict[str, float], *, scenarios: int = 8, slots: int = 3, seed: int = 0) -> Levels:
+    """Levels around the arm's mean."""
+    rng = random.Random(seed)
+    return {
+        arm: [[max(1, min(5, round(rng.gauss(level, 0.6)))) for _ in range(slots)] for _ in range(scenarios)]
+        for arm, level in mean.items()
+    }
+
+
+def with_noise(found: Levels, *, seed: int = 1) -> Levels:
+    """What a second judge says who mostly agrees."""
+    rng = random.Random(seed)
+    return {
+        arm: [
+            [max(1, min(5, (level or 1) + rng.choice((-1, 0, 0, 0, 1)))) for level in slots]
+            for slots in scenarios
+        ]
+        for arm, scenarios in found.items()
+    }
+
+
+CLEAR = levels({"a": 4.4, "b": 2.5, "c": 2.4})
+
+
+def half_judged(found: Levels) -> Levels:
+    return {
+        arm: [[slots[0], *[None] * (len(slots) - 1)] for slots in scenarios]
+        for arm, scenarios in found.items()
+    }
+
+
+def test_a_clear_winner_has_every_column() -> None:
+    report = report_of(make_evidence(CLEAR))
+    first, *others = report.standings
+    assert (report.winner, report.exit_code, first.name) == ("a+v1", 0, "a+v1")
+    assert (first.rank_best, first.rank_worst, first.tier, first.verdicts) == (1, 1, "lazy", 24)
+    assert first.p_best is not None
+    assert first.p_best > 0.99
+    assert all(line.rank_best == 2 and line.rank_worst == 3 for line in others)
+    assert sum(line.p_best or 0 for line in report.standings) == pytest.approx(1.0)
+    assert first.sittings == ("lazylazylazy",)
+    assert [(each.number, each.sitting, each.verdicts) for each in report.sittings] == [
+        (1, "lazylazylazy", 72)
+    ]
+
+
+def test_two_tiers_sharpen_within_cells_and_the_column_says_so() -> None:
+    lazily = half_judged(CLEAR)
+    alone = report_of(make_evidence(lazily))
+    both = report_of(make_evidence(lazily, auto=with_noise(CLEAR)))
+    assert (alone.tiers.used, both.tiers.used) == ("lazy", "lazy+auto")
+    assert {line.tier for line in both.standings} == {"lazy+auto"}
+    assert both.tiers.slope > 0.2
+    assert both.tiers.alpha_low is not None
+    assert both.tiers.alpha_low > 0
+    assert (both.tiers.lazy, both.tiers.auto, both.tiers.pairs) == (24, 72, 24)
+    assert f"slope {both.tiers.slope:.2f}" in both.tiers.said
+
+
+def test_a_lenient_automatic_judge_moves_no_arm() -> None:
+    auto = with_noise(
+        {arm: [[min(level or 1, 4) for level in slots] for slots in s] for arm, s in CLEAR.items()}
+    )
+    lenient = {
+        arm: [[(level or 1) + (arm == "b") for level in slots] for slots in s] for arm, s in auto.items()
+    }
+    plain, moved = (report_of(make_evidence(half_judged(CLEAR), auto=each)) for each in (auto, lenient))
+    assert [line.composite for line in plain.standings] == pytest.approx(
+        [line.composite for line in moved.standings]
+    )
+    assert plain.standings[1].auto_composite != moved.standings[1].auto_composite
+
+
+def test_without_an_automatic_judge_it_says_so() -> None:
+    said = report_of(make_evidence(CLEAR)).tiers.said
+    assert said == "The lazy tier alone decides: no automatic judge has judged."
+
+
+def test_an_uninformative_automatic_judge_is_named_and_does_not_count() -> None:
+    refused = make_sitting("dicedicedice", tier="auto", judged_by="dice", state="refused", grade=DICE)
+    report = report_of(make_evidence(CLEAR, extra=[refused]))
+    assert "the automatic judge dice is uninformative (α 0.00 [-0.20, 0.20]" in report.tiers.said
+    assert report.standings == report_of(make_evidence(CLEAR)).standings
+
+
+def test_auto_verdicts_that_say_nothing_within_cells_are_not_called_a_help() -> None:
+    same = {arm: [[3 for _ in slots] for slots in scenarios] for arm, scenarios in CLEAR.items()}
+    report = report_of(make_evidence(half_judged(CLEAR), auto=same))
+    assert (report.tiers.used, report.tiers.slope) == ("lazy", 0.0)
+    assert {line.tier for line in report.standings} == {"lazy"}
+    assert "say nothing within cells yet" in report.tiers.said
+
+
+def test_an_automatic_judge_alone_ranks_nobody() -> None:
+    nobody: Levels = {arm: [[None] * len(slots) for slots in s] for arm, s in CLEAR.items()}
+    report = report_of(make_evidence(nobody, auto=CLEAR))
+    assert (report.winner, report.exit_code, report.judged, report.ranked) == (None, 4, 0, [])
+    assert report.standings[0].name == "a+v1"
+    assert {line.tier for line in report.standings} == {"auto"}
+    assert all(line.against_best is None and line.p_best is None for line in report.standings)
+    assert "Only an automatic judge has judged" in report.tiers.said
+    assert "Means of the automatic judge" in make_page(report, details_of(make_evidence(nobody, auto=CLEAR)))
+
+
+ONE = levels({"a": 4, "b": 3}, scenarios=1)
+CASES: dict[str, tuple[Evidence, str, int]] = {
+    "nothing judged": (make_evidence({"a": [[None]], "b": [[None]]}), "Not decided: judged 0 of 2.", 4),
+    "one verdict": (
+        make_evidence({"a": [[5]], "b": [[None]]}),
+        "Not decided: fewer than two arms have verdicts in common scenarios.",
+        4,
+    ),
+    "one scenario": (make_evidence(ONE), "Not decided yet: 2 of 2 could be first, 0 candidates wait.", 4),
+    "all ties": (
+        make_evidence({arm: [[3, 3]] * 6 for arm in "abc"}),
+        "No winner: 3 of 3 are tied for first.",
+        3,
+    ),
+    "all failures": (
+        make_evidence({"a": [[]], "b": [[]]}),
+        "Not decided: no candidate has a text to judge.",
+        4,
+    ),
+    "all failures, drawn": (
+        make_evidence({arm: [[0, 0]] * 6 for arm in "ab"}),
+        "No winner: 2 of 2 are tied for first.",
+        3,
+    ),
+    "one arm": (
+        make_evidence({"a": [[4, 5]] * 6}),
+        "Not decided: fewer than two arms have verdicts in common scenarios.",
+        4,
+    ),
+    "an arm set aside": (make_evidence({**CLEAR, "late": [[None]] * 8}), "Winner: a+v1", 0),
+    "no verdict, dice refused": (
+        make_evidence(
+            {"a": [[None]]},
+            extra=[make_sitting("dicedicedice", tier="auto", judged_by="dice", state="refused", grade=DICE)],
+        ),
+        "Not decided: judged 0 of 1.",
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_with_little_evidence_every_outlet_gives_a_clear_answer(case: str) -> None:
+    evidence, answer, code = CASES[case]
+    report = report_of(evidence)
+    assert (conclude(report), report.exit_code) == (answer, code)
+    for text in (show(evidence), format_markdown(report), make_page(report, details_of(evidence))):
+        assert answer.split(":")[0] in text
+        assert "nan" not in text.replace("+nan", "nan").split()
+        assert "inf" not in text.split()
+    rows = list(csv.DictReader(io.StringIO(format_csv(report))))
+    assert len(rows) == len(report.standings)
+
+
+def test_where_there_is_no_interval_nothing_is_made_up() -> None:
+    for case in ("one scenario", "one verdict", "one arm"):
+        for line in report_of(CASES[case][0]).standings:
+            assert line.against_best is None
+            assert line.p_best is None
+    assert report_of(CASES["one verdict"][0]).standings[0].rank_best is None
+    assert "no interval yet" in show(CASES["one scenario"][0])
+
+
+def test_intervals_without_width_are_not_passed_off_as_equality() -> None:
+    assert any("nothing varies" in remark for remark in report_of(CASES["all ties"][0]).remarks)
+
+
+def test_arms_set_aside_are_listed_in_every_outlet() -> None:
+    evidence = CASES["an arm set aside"][0]
+    report = report_of(evidence)
+    assert report.set_aside == ("late+v1",)
+    for text in (show(evidence), format_markdown(report), make_page(report, details_of(evidence))):
+        assert "late+v1" in text
+    assert next(line for line in report.standings if line.name == "late+v1").tier == "none"
+
+
+@pytest.mark.parametrize("width", [60, 80, 132])
+def test_no_column_is_cut_on_a_narrow_terminal(width: int) -> None:
+    long = levels({f"a-model-with-a-long-name:{n}b-instruct-q4": 2 + n / 2 for n in range(4)})
+    text = show(make_evidence(long, auto=with_noise(long)), width=width)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    for heading in (
+        "composite",
+        "to the best [95 %]",
+        "ranks",
+        "P(best)",
+        "tier",
+        "lazy",
+        "auto mean",
+        "sittings",
+    ):
+        assert heading in text
+    assert "…" not in text
+
+
+def test_sittings_are_shown_by_their_numbers() -> None:
+    numbers = {letter: place for place, letter in enumerate("abcdefg", start=1)}
+    assert show_sittings("abcfg", numbers) == "1–3 6–7"
+    assert show_sittings("e", numbers) == "5"
+    assert show_sittings("", numbers) == ""
