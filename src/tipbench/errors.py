@@ -62,6 +62,22 @@ class JudgedEnough(TipbenchError):
         super().__init__(message, hint="To judge all the same: add --order random, or leave --next away.")
 
 
+class NoChampion(UsageError):
+    """The pack has no champion yet."""
+
+    def __init__(self, pack: str) -> None:
+        super().__init__(
+            f"the pack {pack!r} has no champion yet",
+            hint="Name the first one: tipbench promote --experiment NAME --initial MODEL+PROMPT --reason …",
+        )
+
+
+class PromotionLost(TipbenchError):
+    """Somebody else's promotion came first."""
+
+    exit_code = 3
+
+
 class MixedContents(TipbenchError):
     """One name stands for several contents, so a leaderboard would compare apples with pears."""
 

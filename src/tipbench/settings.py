@@ -3,6 +3,7 @@
 import os
 import tomllib
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,7 +20,44 @@ STANDARD_VARIABLES = {
 }
 """Variables of MLflow's own client; ours (`TIPBENCH_MLFLOW_URL`, …) win over them."""
 
+SECRETS = ("mlflow_password", "mlflow_token", "webhook_secret", "policies_token")
+"""What no message repeats."""
+
 Name = Annotated[str, Field(min_length=1, max_length=250)]
+
+
+class GateSettings(BaseModel):
+    """What the gate asks for: `[gate]` in tipbench.toml, `TIPBENCH_GATE_…` in the environment."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    verdicts: int = Field(default=0, ge=0)
+    """The budget of lazy verdicts; 0 = every answered candidate once."""
+    looks: tuple[float, ...] = (0.5, 0.75, 1.0)
+    """Shares of the budget at which the gate looks."""
+    alpha: float = Field(default=0.05, gt=0, lt=0.5)
+    margin: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    require: Literal["both", "lazy"] = "both"
+    scenarios: int = Field(default=4, ge=2)
+    unanchored: bool = False
+    """Whether sittings with too few anchors may count."""
+    format_drop: float = Field(default=0.05, ge=0, le=1)
+    """How much smaller the share of well-formed candidates may be than the champion's."""
+    latency_ratio: float = Field(default=2.0, gt=0, allow_inf_nan=False)
+    """How many times as long as the champion an answer may take."""
+
+    @field_validator("looks", mode="before")
+    @classmethod
+    def _split_looks(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+    @field_validator("looks")
+    @classmethod
+    def _rise_to_one(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        rising = all(first < second for first, second in pairwise((0.0, *value)))
+        if not value or not rising or value[-1] != 1.0:
+            raise ValueError("must be shares that rise and end at 1, as in 0.5, 0.75, 1")
+        return value
 
 
 class Settings(BaseModel):
@@ -37,6 +75,8 @@ class Settings(BaseModel):
     ollama_serve: bool = False
     foreign: Literal["evict", "refuse"] = "evict"
     unload: Literal["per-model", "every-call"] = "per-model"
+    ollama_urls: str = ""
+    """More Ollama servers that a run started over the API may choose."""
     openai_url: str | None = None
     openai_local: bool | None = None
     threads: int | None = Field(default=None, ge=1)
@@ -56,14 +96,30 @@ class Settings(BaseModel):
     max_model_b: float = Field(default=4.0, gt=0, allow_inf_nan=False)
     judged_by: Name = "claude-code-session"
     judge_model: Name | None = None
+    delta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """How far an automatic verdict may be from a lazy one; without it the data say."""
     judge_price_prompt: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     judge_price_output: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """US dollars per 1,000 tokens, where the judge's price list is not known."""
+    webhook_urls: str = ""
+    webhook_secret: str | None = Field(default=None, min_length=16, repr=False)
+    """What the events of `tipbench serve` are signed with."""
+    gate: GateSettings = GateSettings()
+    policies_store: str = Field(default="files", pattern="^(files|(redis|rediss|unix)://.+)$")
+    policies_token: str | None = Field(default=None, min_length=16, repr=False)
+    policies_active: Name = "egreedy-v1"
+    """The policy behind /recommend until another one is promoted."""
+    policies_shadows: str = ""
 
     @property
     def models_folder(self) -> Path:
         """Where embedded weights are kept."""
         return self.home / "models"
+
+    @property
+    def policies_folder(self) -> Path:
+        """Where states, signals and tips of the policies are kept."""
+        return self.home / "policies"
 
     @field_validator("mlflow_url", "ollama_url", "openai_url")
     @classmethod
@@ -93,10 +149,11 @@ def read_settings(
         ("the environment", _read_environment(environ)),
         ("the command line", {key: value for key, value in (flags or {}).items() if value is not None}),
     ):
-        values |= given
-        origins |= dict.fromkeys(given, origin)
+        flat = _flatten(given)
+        values |= flat
+        origins |= dict.fromkeys(flat, origin)
     try:
-        settings = Settings.model_validate(values)
+        settings = Settings.model_validate(_nest(values))
     except ValidationError as error:
         raise UsageError(_explain(error, origins)) from None
     return settings.model_copy(update={"home": settings.home.expanduser().absolute()})
@@ -130,10 +187,28 @@ def _read_file(path: Path) -> dict[str, object]:
         raise UsageError(f"{path} cannot be read: {error}") from error
 
 
+def _flatten(given: Mapping[str, object]) -> dict[str, object]:
+    """Values of a section under dotted names, so that each of them can be set by itself."""
+    flat: dict[str, object] = {}
+    for name, value in given.items():
+        if name == "gate" and isinstance(value, dict):
+            flat |= {f"gate.{key}": each for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        else:
+            flat[name] = value
+    return flat
+
+
+def _nest(flat: Mapping[str, object]) -> dict[str, object]:
+    values = {name: value for name, value in flat.items() if not name.startswith("gate.")}
+    section = {name.removeprefix("gate."): value for name, value in flat.items() if name.startswith("gate.")}
+    return values | ({"gate": section} if section else {})
+
+
 def _read_environment(environ: Mapping[str, str]) -> dict[str, object]:
     given: dict[str, object] = {}
-    for field in Settings.model_fields:
-        for variable in (f"TIPBENCH_{field.upper()}", STANDARD_VARIABLES.get(field, "")):
+    for field in (*Settings.model_fields, *(f"gate.{name}" for name in GateSettings.model_fields)):
+        ours = f"TIPBENCH_{field.upper().replace('.', '_')}"
+        for variable in (ours, STANDARD_VARIABLES.get(field, "")):
             if variable and environ.get(variable):
                 given[field] = environ[variable]
                 break
@@ -143,8 +218,8 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, object]:
 def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
     lines: list[str] = []
     for problem in error.errors(include_url=False):
-        name = str(problem["loc"][0])
-        value = "" if name in {"mlflow_password", "mlflow_token"} else f" {problem['input']!r}"
+        name = ".".join(str(part) for part in problem["loc"][: 2 if problem["loc"][0] == "gate" else 1])
+        value = "" if name in SECRETS else f" {problem['input']!r}"
         if problem["type"] == "extra_forbidden":
             lines.append(f"{origins.get(name, 'settings')}: unknown setting {name!r}")
         else:

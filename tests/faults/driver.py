@@ -1,6 +1,6 @@
 """One real command in a process of its own, with short time-outs and a count of generations at the engine.
 
-usage: driver.py collect|apply URL HOME EXPERIMENT COUNT_FILE [PACK | SHEET]
+usage: driver.py collect|apply|gate|promote|rollback URL HOME EXPERIMENT COUNT_FILE [PACK | SHEET]
 """
 
 import os
@@ -19,8 +19,10 @@ from tipbench.engines.protocol import Engine, LoadedModel
 from tipbench.errors import TipbenchError
 from tipbench.grid import prepare_grid
 from tipbench.judging.phase import Judging
+from tipbench.promotion.gate import Asked, Gate
+from tipbench.promotion.promote import Promoting
 from tipbench.records import Generation, Model, Sampling
-from tipbench.settings import Settings, read_settings
+from tipbench.settings import GateSettings, Settings, read_settings
 from tipbench.tracking import Tracking
 from tipbench.tracking.pace import Pace
 from tipbench.tracking.rest import Rest, TimeLimits
@@ -78,9 +80,22 @@ def run(command: str, settings: Settings, count_file: Path) -> None:
                 return CountingEngine(engines.engine_of(model), count_file)
 
             Job(session, engine_of=engine_of, reuse_from=None, as_json=False).run(cells)
-        else:
+        elif command == "apply":
             judging = Judging(tracking, session.stamps, settings.home / "locks")
             judging.take_in(Path(sys.argv[6]), experiment=None, judged_by=None, close=False)
+        else:
+            decide(command, session)
+
+
+def decide(command: str, session: Session) -> None:
+    """The gate and what follows from it."""
+    gate = Gate(session.tracking, session.stamps, GateSettings(require="lazy"))
+    session.tracking.deliver_left_over()
+    if command == "gate":
+        sys.exit(gate.ask(Asked(session.settings.experiment)).exit_code)
+    if command == "promote":
+        sys.exit(Promoting(gate, "driver").promote(Asked(session.settings.experiment)).exit_code)
+    Promoting(gate, "driver").roll_back(sys.argv[6], reason="")
 
 
 def main() -> None:

@@ -2,12 +2,13 @@
 
 import json
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 import click
 
+from tipbench.champion_cells import add_champion
 from tipbench.cli.progress import show_json, show_progress
 from tipbench.cli.session import (
     Session,
@@ -25,6 +26,7 @@ from tipbench.grid import Cell, prepare_grid
 from tipbench.records import Model
 from tipbench.settings import read_settings
 from tipbench.tracking import Delivery
+from tipbench.tracking.champions import ChampionArm, read_arm, read_chain
 from tipbench.tracking.runs import Experiment
 
 STOP_SECONDS = 10.0
@@ -50,6 +52,7 @@ STOP_SECONDS = 10.0
 @click.option("--unload", type=click.Choice(["per-model", "every-call"]), help="When Ollama unloads a model.")
 @click.option("--skip-missing", is_flag=True, help="Go on without models that are not there.")
 @click.option("--reuse-from", metavar="EXPERIMENT", help="Take unchanged cells from there.")
+@click.option("--without-champion", is_flag=True, help="Do not add the champion's arm.")
 @click.option("--no-wait", is_flag=True, help="Do not wait when another process holds the engine.")
 @click.option("--dry-run", is_flag=True, help="Print the plan with an estimate; generate nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line, for machines.")
@@ -59,6 +62,7 @@ def command(
     *,
     reuse_from: str | None,
     skip_missing: bool,
+    without_champion: bool,
     no_wait: bool,
     dry_run: bool,
     as_json: bool,
@@ -77,11 +81,26 @@ def command(
             settings, find_model=engines.admit, skip_missing=report if skip_missing else None
         )
         with start_session(settings, say=say) as session:
+            champion = None if without_champion else _find_champion(session, cells, report)
+            if champion is not None:
+                cells = add_champion(cells, champion, find_model=engines.admit, report=report)
             job = Job(session, engine_of=engines.engine_of, reuse_from=reuse_from, as_json=as_json)
             if dry_run:
                 job.show_plan(cells)
             else:
                 job.run(cells)
+
+
+def _find_champion(
+    session: Session, cells: Sequence[Cell], report: Callable[[str], None]
+) -> ChampionArm | None:
+    """The champion of the pack, if it has one and we are told."""
+    try:
+        in_force = read_chain(session.tracking, cells[0].pack.name).in_force
+        return None if in_force is None else read_arm(session.tracking, in_force)
+    except TrackingRefused as error:
+        report(f"the champion is not known: {error.message}")
+        return None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from tipbench.tracking.outbox import Outbox
 from tipbench.tracking.overruling import overrule_run
 from tipbench.tracking.pace import Pace, call_patiently
 from tipbench.tracking.refusals import AnsweredNo, ArtifactsNotServed
+from tipbench.tracking.registry import Registry
 from tipbench.tracking.rest import Rest
 from tipbench.tracking.runs import Experiment, OneRun, Run
 from tipbench.tracking.searching import read_runs, search_runs
@@ -44,6 +45,7 @@ class Tracking:
     ) -> None:
         self.url = rest.url
         self.description = description
+        self.registry = Registry(rest)
         self._rest = rest
         self._home = home
         self._server = server or rest.url

@@ -1,0 +1,79 @@
+"""`tipbench promote`."""
+
+import getpass
+
+import click
+
+from tipbench.cli.gate import open_gate, tidy
+from tipbench.cli.judge import check_reason
+from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
+from tipbench.errors import UsageError
+from tipbench.promotion.gate import Asked
+from tipbench.promotion.gate_report import print_gate
+from tipbench.promotion.promote import Outcome, Promoting
+
+
+@click.command(name="promote")
+@click.option("--challenger", metavar="MODEL+PROMPT", help="Ask for this arm only.")
+@click.option("--initial", metavar="MODEL+PROMPT", help="Name the first champion; needs --reason.")
+@click.option("--force", is_flag=True, help="Promote --challenger whatever the gate says; needs --reason.")
+@click.option("--reason", help="Why, where a person decides. It is recorded.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@experiment_option
+@mlflow_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    challenger: str | None,
+    initial: str | None,
+    force: bool,
+    reason: str | None,
+    as_json: bool,
+    **flags: object,
+) -> None:
+    """Ask the gate, and make the arm champion that it lets pass. Exit codes as of the gate."""
+    by_person = bool(initial) or force
+    if initial and (force or challenger):
+        raise UsageError("--initial goes without --force and --challenger")
+    if force and not challenger:
+        raise UsageError("--force needs the arm: --challenger MODEL+PROMPT")
+    if by_person != (reason is not None):
+        raise UsageError("--reason goes with --initial and --force, and they need it")
+    with open_session(flags, for_machines=as_json) as session:
+        name = session.settings.experiment
+        tidy(session)
+        promoting = open_promoting(session)
+        if initial:
+            outcome = promoting.name_first(initial, experiment=name, reason=check_reason(reason or ""))
+        elif force:
+            outcome = promoting.force(challenger or "", experiment=name, reason=check_reason(reason or ""))
+        else:
+            outcome = promoting.promote(Asked(name, challenger))
+        show_outcome(session, outcome, as_json=as_json)
+    ctx.exit(outcome.exit_code)
+
+
+def open_promoting(session: Session) -> Promoting:
+    """Promotions by whoever runs this command."""
+    return Promoting(open_gate(session), getpass.getuser())
+
+
+def show_outcome(session: Session, outcome: Outcome, *, as_json: bool) -> None:
+    """What became of it, and who is champion now."""
+    if as_json:
+        click.echo(outcome.model_dump_json(indent=1))
+        return
+    if outcome.gate is not None:
+        print_gate(outcome.gate, session.say)
+    champion = outcome.champion
+    if champion is None:
+        return
+    for remark in champion.remarks:
+        session.say.print(f"· {remark}", markup=False, style="dim")
+    already = " already" if outcome.outcome == "already" else ""
+    session.say.print(
+        f"{champion.arm} is champion of {champion.pack!r}{already}: version {champion.version} of the prompt "
+        f"{champion.prompt_name!r}, alias {champion.alias!r}",
+        markup=False,
+    )

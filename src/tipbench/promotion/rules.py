@@ -1,0 +1,138 @@
+"""The gate's rules on a frozen list: the same list gives the same answer, whenever it is asked."""
+
+from collections.abc import Sequence
+
+from tipbench.promotion.freezing import thaw
+from tipbench.stats import Decision, Terms, examine_gate
+from tipbench.stats.futility import gate_is_open
+from tipbench.stats.scores import read_scores
+from tipbench.tracking.gate_records import (
+    Answer,
+    Frozen,
+    FrozenArm,
+    FrozenSitting,
+    GateAnswer,
+    GateRule,
+    LookResult,
+    PlanFacts,
+)
+
+LAZY_RULE = "lazy tier"
+ROUNDING = 1e-9
+
+
+def compute_look(frozen: Frozen, *, plan: PlanFacts, look: int) -> LookResult:
+    """What the planned look says of every challenger, and of the best one that may pass."""
+    answers = {
+        arm.arm: _answer(frozen, plan, look, arm.arm) for arm in frozen.arms if arm.arm != frozen.champion
+    }
+    best = _answer(frozen, plan, look, None)
+    passed = [answer for answer in answers.values() if answer.answer == "promote"]
+    if passed and best.answer != "promote":
+        # The arm with the highest mean fell over its format or its latency; another one did not.
+        best = max(passed, key=lambda answer: (answer.difference or 0.0, answer.challenger or ""))
+    return LookResult(
+        look=look,
+        of=len(plan.looks),
+        counted=frozen.counted,
+        champion=frozen.champion,
+        best=best,
+        by_arm=answers,
+    )
+
+
+def sitting_rules(frozen: Frozen) -> list[GateRule]:
+    """Whether the judges behind the list may decide anything."""
+    lazy = [sitting for sitting in frozen.sittings if sitting.tier == "lazy"]
+    auto = [sitting for sitting in frozen.sittings if sitting.tier == "auto"]
+    rules = [_anchored_rule(lazy, allowed=frozen.terms.unanchored)]
+    return rules if frozen.terms.require == "lazy" else [*rules, _informative_rule(auto)]
+
+
+def _answer(frozen: Frozen, plan: PlanFacts, look: int, challenger: str | None) -> GateAnswer:
+    terms = Terms(
+        margin=frozen.terms.margin,
+        require=frozen.terms.require,
+        scenarios=frozen.terms.scenarios,
+        challenger=challenger,
+    )
+    scores = thaw(frozen)
+    decision = examine_gate(
+        scores, frozen.champion, alpha=plan.alpha, look=look, fractions=plan.looks, terms=terms
+    )
+    rules = [GateRule(name=rule.name, passed=rule.passed, detail=rule.detail) for rule in decision.rules]
+    rules += [*sitting_rules(frozen), *_arm_rules(frozen, decision)]
+    failed = [rule.name for rule in rules if not rule.passed]
+    answer: Answer = "no" if failed else "promote"
+    last = look == len(plan.looks) - 1
+    # Only more verdicts can change a lead that is not yet sure; nothing else changes by waiting.
+    if failed == [LAZY_RULE] and not last and gate_is_open(read_scores(scores), frozen.champion, plan.alpha):
+        answer = "undecided"
+    return GateAnswer(
+        answer=answer,
+        promoted=_name(decision.challenger) if answer == "promote" else None,
+        challenger=_name(decision.challenger),
+        difference=decision.difference,
+        bound=_finite(decision.bound),
+        auto_difference=decision.auto_difference,
+        level=decision.level,
+        rules=tuple(rules),
+    )
+
+
+def _anchored_rule(lazy: Sequence[FrozenSitting], *, allowed: bool) -> GateRule:
+    without = [sitting.token for sitting in lazy if sitting.unanchored]
+    detail = f"{len(lazy) - len(without)} of {len(lazy)} lazy sittings had enough anchors"
+    if without and allowed:
+        detail += " (allowed by setting)"
+    return GateRule(name="anchored", passed=allowed or not without, detail=detail)
+
+
+def _informative_rule(auto: Sequence[FrozenSitting]) -> GateRule:
+    if not auto:
+        return GateRule(name="auto judge", passed=False, detail="no automatic judge whose verdicts count")
+    poor = [sitting for sitting in auto if not sitting.informative]
+    shown = "; ".join(f"{sitting.judged_by}: {sitting.grade or 'not graded'}" for sitting in poor or auto)
+    what = "agrees with the anchors" if not poor else "does not agree with the anchors more than by chance"
+    return GateRule(name="auto judge", passed=not poor, detail=f"{what}: {shown}")
+
+
+def _arm_rules(frozen: Frozen, decision: Decision) -> list[GateRule]:
+    arms = {arm.arm: arm for arm in frozen.arms}
+    challenger, champion = arms.get(str(decision.challenger)), arms.get(frozen.champion)
+    if decision.challenger is None or challenger is None or champion is None:
+        return []
+    return [
+        _format_rule(challenger, champion, drop=frozen.terms.format_drop),
+        _latency_rule(challenger, champion, ratio=frozen.terms.latency_ratio),
+    ]
+
+
+def _format_rule(challenger: FrozenArm, champion: FrozenArm, *, drop: float) -> GateRule:
+    if challenger.well_formed is None or champion.well_formed is None:
+        return GateRule(name="format", passed=True, detail="not measured")
+    passed = challenger.well_formed >= champion.well_formed - drop - ROUNDING
+    detail = (
+        f"{challenger.well_formed:.0%} well-formed, the champion {champion.well_formed:.0%}; "
+        f"allowed: {drop:.0%} less"
+    )
+    return GateRule(name="format", passed=passed, detail=detail)
+
+
+def _latency_rule(challenger: FrozenArm, champion: FrozenArm, *, ratio: float) -> GateRule:
+    if challenger.latency_seconds is None or champion.latency_seconds is None:
+        return GateRule(name="latency", passed=True, detail="not measured")
+    passed = challenger.latency_seconds <= ratio * champion.latency_seconds + ROUNDING
+    detail = (
+        f"{challenger.latency_seconds:.2f} s an answer (median), the champion "
+        f"{champion.latency_seconds:.2f} s; allowed: {ratio:g} ×"
+    )
+    return GateRule(name="latency", passed=passed, detail=detail)
+
+
+def _name(arm: object) -> str | None:
+    return None if arm is None else str(arm)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and abs(value) < float("inf") else None

@@ -1,0 +1,151 @@
+"""MLflow's prompt registry: one entry per pack, one version per arm, an alias on the champion's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import Field
+
+from tipbench.tracking.pace import call_patiently
+from tipbench.tracking.refusals import AnsweredNo
+from tipbench.tracking.rest import Rest
+from tipbench.tracking.runs import Answer
+
+PROMPT_TAG = {"mlflow.prompt.is_prompt": "true"}
+"""What makes a registered model a prompt."""
+TEXT_TAG = "mlflow.prompt.text"
+MOST_VERSIONS = 10_000
+_GONE = "RESOURCE_DOES_NOT_EXIST"
+_THERE = "RESOURCE_ALREADY_EXISTS"
+
+
+class _Tag(Answer):
+    key: str
+    value: str = ""
+
+
+class _AliasAnswer(Answer):
+    alias: str
+    version: str
+
+
+class _EntryAnswer(Answer):
+    name: str
+    tags: list[_Tag] = Field(default_factory=list[_Tag])
+    aliases: list[_AliasAnswer] = Field(default_factory=list[_AliasAnswer])
+
+
+class _OneEntry(Answer):
+    registered_model: _EntryAnswer
+
+
+class _VersionAnswer(Answer):
+    version: str
+    creation_timestamp: int = 0
+    tags: list[_Tag] = Field(default_factory=list[_Tag])
+
+    def to_version(self) -> "Version":
+        return Version(int(self.version), {tag.key: tag.value for tag in self.tags})
+
+
+class _ManyVersions(Answer):
+    model_versions: list[_VersionAnswer] = Field(default_factory=list[_VersionAnswer])
+    next_page_token: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One prompt of the registry."""
+
+    name: str
+    tags: Mapping[str, str]
+    aliases: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of it."""
+
+    number: int
+    tags: Mapping[str, str] = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """The template as it is now; anybody may have edited it in MLflow."""
+        return self.tags.get(TEXT_TAG, "")
+
+
+class Registry:
+    """The prompts of one server."""
+
+    def __init__(self, rest: Rest) -> None:
+        self._rest = rest
+
+    def find_entry(self, name: str) -> Entry | None:
+        """The entry of that name with its aliases."""
+        try:
+            answer = call_patiently(
+                lambda: self._rest.get("registered-models/get", _OneEntry, query={"name": name})
+            )
+        except AnsweredNo as error:
+            if error.code == _GONE:
+                return None
+            raise
+        found = answer.registered_model
+        return Entry(
+            name=found.name,
+            tags={tag.key: tag.value for tag in found.tags},
+            aliases={each.alias: int(each.version) for each in found.aliases},
+        )
+
+    def create_entry(self, name: str, *, tags: Mapping[str, str]) -> None:
+        """Makes the entry, unless there is one: the first one's tags stand. Read it afterwards."""
+        body = {"name": name, "tags": _pairs({**PROMPT_TAG, **tags})}
+        try:
+            call_patiently(lambda: self._rest.tell("registered-models/create", body))
+        except AnsweredNo as error:
+            if error.code != _THERE:
+                raise
+
+    def list_versions(self, name: str) -> list[Version]:
+        """All versions of the entry, the first one first."""
+        query = {
+            "filter": f"name='{name}' AND tags.`mlflow.prompt.is_prompt` = 'true'",
+            "max_results": str(MOST_VERSIONS),
+        }
+        answer = call_patiently(lambda: self._rest.get("model-versions/search", _ManyVersions, query=query))
+        return sorted((each.to_version() for each in answer.model_versions), key=lambda found: found.number)
+
+    def ensure_version(self, name: str, *, text: str, mark: tuple[str, str], tags: Mapping[str, str]) -> int:
+        """The number of the first version with this text and this mark, a tag; made if there is none.
+
+        All tags go into the create, and nothing is edited later. A create whose answer was lost is found by
+        its mark before it is repeated.
+        """
+        key, value = mark
+        full = {**PROMPT_TAG, TEXT_TAG: text, "_mlflow_prompt_type": "text", key: value, **tags}
+
+        def find_or_create() -> int:
+            for version in self.list_versions(name):
+                if version.tags.get(key) == value and version.text == text:
+                    return version.number
+            body = {"name": name, "source": "prompt-template", "tags": _pairs(full)}
+            self._rest.tell("model-versions/create", body)
+            return 0
+
+        # Read back: of two that were made at once both take the first.
+        return call_patiently(find_or_create) or call_patiently(find_or_create)
+
+    def point_alias(self, name: str, alias: str, version: int) -> bool:
+        """Moves the alias; False when the version is gone."""
+        body = {"name": name, "alias": alias, "version": str(version)}
+        try:
+            call_patiently(lambda: self._rest.tell("registered-models/alias", body))
+        except AnsweredNo as error:
+            if error.code == _GONE:
+                return False
+            raise
+        return True
+
+
+def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"key": key, "value": value} for key, value in values.items()]

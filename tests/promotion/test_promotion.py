@@ -1,0 +1,246 @@
+"""Champions on a real MLflow, seen through the official client: one wins, the alias is never on nothing."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Barrier, Thread
+from uuid import uuid4
+
+import pytest
+
+from tests.official import MlflowClient
+from tests.promotion.campaign import Campaign, make_pack
+from tipbench.errors import NoChampion, PromotionLost, TipbenchError, TrackingRefused, UsageError
+from tipbench.promotion.case import make_arm, read_bench
+from tipbench.promotion.promote import ChampionReport
+from tipbench.promotion.succession import InForce, settle, succeed
+from tipbench.settings import Settings
+from tipbench.tracking import Tracking, open_tracking
+from tipbench.tracking.champions import (
+    SUCCESSOR,
+    PromotionFacts,
+    champions_experiment,
+    entry_name,
+    promotion_write,
+    read_chain,
+)
+
+WHY = "because the test says so"
+
+
+@pytest.fixture(scope="module")
+def arms(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    """Two models with one prompt, collected once; every test takes a pack name of its own."""
+    home = tmp_path_factory.mktemp("arms")
+    pack = make_pack(f"pack-{uuid4().hex[:8]}", scenarios=1, prompts=("v3",))
+    with open_tracking(Settings(home=home, mlflow_url=mlflow_url)) as tracking:
+        return Campaign(tracking, home, {"m1": 7.0, "m2": 9.0}, pack=pack).collect()
+
+
+@pytest.fixture
+def fresh(arms: Campaign, tracking: Tracking, tmp_path: Path) -> Campaign:
+    """The same arms in a pack that has no champion."""
+    pack = make_pack(f"pack-{uuid4().hex[:8]}", scenarios=1, prompts=("v3",))
+    return Campaign(tracking, tmp_path, arms.levels, pack=pack, experiment=arms.experiment)
+
+
+def prepare(campaign: Campaign, name: str, *, by: str = "anna") -> Callable[[], InForce]:
+    """Everything a promotion of the arm begins with, read now; calling it makes the arm champion."""
+    bench = read_bench(campaign.tracking, campaign.experiment)
+    arm = make_arm(bench, name).model_copy(update={"pack": campaign.pack.name})
+    chain = read_chain(campaign.tracking, campaign.pack.name)
+    facts = PromotionFacts(
+        how="forced", arm=arm.name, arm_hash=arm.hash, pack=arm.pack, predecessor="", reason=WHY, by=by
+    )
+    return lambda: succeed(campaign.tracking, arm, facts, chain=chain, stamps=campaign.stamps)
+
+
+def crown(campaign: Campaign, name: str, *, by: str = "anna") -> InForce:
+    """Makes the arm champion of the campaign's pack, whatever the gate says."""
+    return prepare(campaign, name, by=by)()
+
+
+def official(url: str, campaign: Campaign) -> tuple[int, str, list[int]]:
+    """What the official client sees: the alias's version, its text, and all versions."""
+    client = MlflowClient(tracking_uri=url, registry_uri=url)
+    name = entry_name(campaign.pack.name)
+    champion = client.get_prompt_version_by_alias(name, "champion")
+    versions = client.search_model_versions(f"name='{name}' AND tags.`mlflow.prompt.is_prompt` = 'true'")
+    return champion.version, str(champion.template), sorted(int(each.version) for each in versions)
+
+
+def settled(campaign: Campaign) -> InForce:
+    found = settle(campaign.tracking, campaign.pack.name, stamps=campaign.stamps)
+    assert found is not None
+    return found
+
+
+def roll_back(campaign: Campaign) -> ChampionReport:
+    champion = campaign.promoting().roll_back(campaign.pack.name, reason=WHY).champion
+    assert champion is not None
+    return champion
+
+
+def test_rollback_goes_back_to_the_model_before(fresh: Campaign, mlflow_url: str) -> None:
+    crown(fresh, "m1+v3")
+    assert official(mlflow_url, fresh)[0] == 1
+    crown(fresh, "m2+v3")
+    version, text, versions = official(mlflow_url, fresh)
+    assert (version, versions) == (2, [1, 2])
+    assert text == fresh.pack.prompts[0].text
+    back = roll_back(fresh)
+    assert (back.arm, back.version, back.how) == ("m1+v3", 1, "rollback")
+    assert official(mlflow_url, fresh)[0] == 1
+    # Not to and fro: before m1 there was nobody.
+    with pytest.raises(UsageError, match="none to go back to"):
+        roll_back(fresh)
+    client = MlflowClient(tracking_uri=mlflow_url, registry_uri=mlflow_url)
+    seen = client.get_prompt_version(entry_name(fresh.pack.name), "1")
+    assert seen is not None
+    tags = seen.tags
+    assert (tags["tipbench.model"], tags["tipbench.model_digest"]) == ("m1", "sha256:m1")
+    assert '"temperature":0.7' in tags["tipbench.options"]
+
+
+def test_a_champion_again_has_its_old_version(fresh: Campaign, mlflow_url: str) -> None:
+    for name in ("m1+v3", "m2+v3", "m1+v3"):
+        crown(fresh, name)
+    assert official(mlflow_url, fresh)[::2] == (1, [1, 2])
+    assert roll_back(fresh).arm == "m2+v3"
+
+
+def test_of_two_at_once_one_wins_and_the_other_is_told_who(fresh: Campaign, mlflow_url: str) -> None:
+    check_pairs(fresh, mlflow_url, pairs=3)
+
+
+@pytest.mark.slow
+def test_of_fifty_pairs_at_once_one_wins_each(fresh: Campaign, mlflow_url: str) -> None:
+    check_pairs(fresh, mlflow_url, pairs=50)
+
+
+def check_pairs(fresh: Campaign, url: str, *, pairs: int) -> None:
+    """Two clients that know of the same champion promote at once: one wins, the other hears of it."""
+    homes = [fresh.home / "first", fresh.home / "second"]
+    clients = [open_tracking(Settings(home=home, mlflow_url=url)) for home in homes]
+    for number in range(pairs):
+        pack = make_pack(f"pack-{uuid4().hex[:8]}", scenarios=1, prompts=("v3",))
+        sides = [
+            Campaign(client, home, fresh.levels, pack=pack, experiment=fresh.experiment)
+            for client, home in zip(clients, homes, strict=True)
+        ]
+        if number % 2:
+            # The first champion is made at once in every other pair, the second one in the others.
+            crown(sides[0], "m1+v3", by="before")
+        won, lost = race([prepare(sides[0], "m1+v3", by="anna"), prepare(sides[1], "m2+v3", by="bert")])
+        assert len(won) == len(lost) == 1
+        assert f"by {won[0].promotion.facts.by}" in lost[0].message
+        chain = read_chain(fresh.tracking, pack.name)
+        assert len(chain.promotions) == 1 + number % 2
+        assert settled(sides[1]).promotion.run.run_id == won[0].promotion.run.run_id
+        assert official(url, sides[0])[0] == won[0].version
+    for client in clients:
+        client.close()
+
+
+def race(acts: Sequence[Callable[[], InForce]]) -> tuple[list[InForce], list[PromotionLost]]:
+    """All of them at the same moment."""
+    start, won, lost = Barrier(len(acts)), list[InForce](), list[PromotionLost]()
+
+    def run(act: Callable[[], InForce]) -> None:
+        start.wait()
+        try:
+            won.append(act())
+        except PromotionLost as error:
+            lost.append(error)
+
+    threads = [Thread(target=run, args=(act,)) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return won, lost
+
+
+def test_a_promotion_against_an_old_champion_is_lost(fresh: Campaign) -> None:
+    crown(fresh, "m1+v3")
+    old = read_chain(fresh.tracking, fresh.pack.name)
+    crown(fresh, "m2+v3", by="bert")
+    bench = read_bench(fresh.tracking, fresh.experiment)
+    arm = make_arm(bench, "m1+v3").model_copy(update={"pack": fresh.pack.name})
+    facts = PromotionFacts(how="gate", arm=arm.name, arm_hash=arm.hash, pack=arm.pack, predecessor="")
+    with pytest.raises(PromotionLost, match="by bert"):
+        succeed(fresh.tracking, arm, facts, chain=old, stamps=fresh.stamps)
+    assert settled(fresh).arm.name == "m2+v3"
+
+
+def test_what_was_killed_after_its_claim_is_finished_by_whoever_comes(
+    fresh: Campaign, mlflow_url: str
+) -> None:
+    first = crown(fresh, "m1+v3")
+    bench = read_bench(fresh.tracking, fresh.experiment)
+    arm = make_arm(bench, "m2+v3").model_copy(update={"pack": fresh.pack.name})
+    facts = PromotionFacts(
+        how="forced",
+        arm=arm.name,
+        arm_hash=arm.hash,
+        pack=arm.pack,
+        predecessor=first.promotion.run.run_id,
+    )
+    blank = fresh.stamps.blank(champions_experiment(fresh.tracking))
+    run_id = fresh.tracking.deliver(promotion_write(facts, arm, write=blank))
+    assert settled(fresh).arm.name == "m1+v3", "prepared is not in force"
+    assert fresh.tracking.claim(first.promotion.run.run_id, SUCCESSOR, run_id) == run_id
+    found = settled(fresh)
+    assert (found.arm.name, found.version) == ("m2+v3", 2)
+    assert official(mlflow_url, fresh)[0] == 2
+    assert fresh.tracking.read_run(run_id).tags["tipbench.state"] == "done"
+
+
+def test_what_was_deleted_or_edited_in_mlflow_is_put_right(fresh: Campaign, mlflow_url: str) -> None:
+    crown(fresh, "m1+v3")
+    client = MlflowClient(tracking_uri=mlflow_url, registry_uri=mlflow_url)
+    name = entry_name(fresh.pack.name)
+    client.delete_prompt_alias(name, "champion")
+    assert "on version 1 again" in settled(fresh).repaired[0]
+    client.delete_prompt_version(name, "1")
+    assert settled(fresh).version == 2
+    client.set_prompt_version_tag(name, "2", "mlflow.prompt.text", "Another text")
+    assert (settled(fresh).version, official(mlflow_url, fresh)[0]) == (3, 3)
+    assert official(mlflow_url, fresh)[1] == fresh.pack.prompts[0].text
+    for version in ("2", "3"):
+        client.delete_prompt_version(name, version)
+    client.delete_prompt(name)
+    again = settled(fresh)
+    assert (again.arm.name, official(mlflow_url, fresh)[0]) == ("m1+v3", again.version)
+    assert "made anew" in again.repaired[0]
+    client.delete_run(again.promotion.run.run_id)
+    assert settled(fresh).arm.name == "m1+v3", "deleting the run takes nothing back"
+    with pytest.raises(TrackingRefused, match="cannot be followed") as refused:
+        crown(fresh, "m2+v3")
+    assert "restore" in refused.value.hint
+
+
+def test_a_prompt_of_somebody_else_is_left_alone(fresh: Campaign, mlflow_url: str) -> None:
+    client = MlflowClient(tracking_uri=mlflow_url, registry_uri=mlflow_url)
+    client.register_prompt(name=entry_name(fresh.pack.name), template="Mine, {{name}}")
+    with pytest.raises(TrackingRefused, match="not made by tipbench"):
+        crown(fresh, "m1+v3")
+
+
+def test_there_is_one_first_champion(arms: Campaign, tracking: Tracking, tmp_path: Path) -> None:
+    here = Campaign(tracking, tmp_path, arms.levels, pack=arms.pack, experiment=arms.experiment)
+    with pytest.raises(NoChampion):
+        here.promoting().roll_back(here.pack.name, reason="")
+    for act in (
+        lambda: here.promoting().force("m1+v3", experiment=here.experiment, reason=WHY),
+        lambda: here.promoting().name_first("m9+v3", experiment=here.experiment, reason=WHY),
+    ):
+        with pytest.raises(UsageError):
+            act()
+    here.name_first("m1+v3")
+    with pytest.raises(TipbenchError, match="is champion of"):
+        here.name_first("m2+v3")
+    with pytest.raises(UsageError, match="already"):
+        here.promoting().force("m1+v3", experiment=here.experiment, reason=WHY)
+    forced = here.promoting().force("m2+v3", experiment=here.experiment, reason=WHY).champion
+    assert forced is not None
+    assert (forced.how, forced.reason, forced.by) == ("forced", WHY, "the test")
