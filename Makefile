@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
-.PHONY: help setup demo check format test test-slow test-faults ollama test-ollama test-ollama-newer bench requirements clean
+.PHONY: help setup demo check format programs test test-slow test-faults ollama test-ollama test-ollama-newer bench requirements clean
 
 help:
 	@echo "make demo         set everything up and do the main job: a real model, a real MLflow, a leaderboard"
@@ -48,7 +48,15 @@ format: setup
 	$(BIN)/ruff format src tests benchmarks
 	$(BIN)/ruff check --fix src tests benchmarks
 
-test: check
+# The browser and Redis: what is found, else Debian's packages where apt and the rights are there, else skipped by name.
+programs:
+	@for program in chromium redis-server; do \
+		command -v $$program >/dev/null && continue; \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { apt-get update -qq; apt-get install -y -qq $$program; } >/dev/null 2>&1; \
+		command -v $$program >/dev/null || echo "no $$program: tests that need it are skipped, unless another one is found"; \
+	done
+
+test: check programs
 	$(BIN)/pytest -n 2 --dist loadgroup
 
 test-slow: setup
