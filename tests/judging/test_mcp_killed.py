@@ -2,7 +2,7 @@
 
 Whoever was killed is started again and goes on; the store must be as if nothing had happened. A read changes
 nothing, so killed before and after it is the same: reads are struck once, writes before and after they took
-effect. `make test` strikes every fourth write, `make test-slow` every request.
+effect. `make test` strikes every eighth write, `make test-slow` every request.
 """
 
 import asyncio
@@ -176,10 +176,10 @@ def run_undisturbed(bench: Bench) -> Row:
     return row
 
 
-def test_killed_at_every_fourth_write_and_started_again_the_result_is_the_same(bench: Bench) -> None:
+def test_killed_at_every_eighth_write_and_started_again_the_result_is_the_same(bench: Bench) -> None:
     expected = run_undisturbed(bench)
     writes = sum(map(is_write, expected.requests))
-    places = [(at, after) for at in range(0, writes, 4) for after in (False, True)]
+    places = [(at, after) for at in range(0, writes, 8) for after in (False, True)]
     bench.check_rows((Kill(at, after=after, writes_only=True) for at, after in places), expected)
 
 
