@@ -1,0 +1,126 @@
+"""Who asks, and whether they may: tokens for programs, session cookies for browsers, nothing across sites."""
+
+from collections.abc import Callable
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import Depends, HTTPException, Path, Request
+from starlette.convertors import Convertor, register_url_convertor
+
+from tipbench.admin.accounts import Role, User
+from tipbench.admin.parts import Parts
+
+SAFE = {"GET", "HEAD", "OPTIONS"}
+
+
+class NameConvertor(Convertor[str]):
+    """A name in an address: any characters, slashes and line ends too."""
+
+    regex = r"[\s\S]+"
+
+    def convert(self, value: str) -> str:
+        """As it came."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """As it is."""
+        return value
+
+
+register_url_convertor("name", NameConvertor())
+
+
+class SignInFirst(Exception):
+    """A page was asked for by nobody."""
+
+
+def parts_of(request: Request) -> Parts:
+    """What the server is made of."""
+    parts = request.app.state.parts
+    assert isinstance(parts, Parts)  # noqa: S101
+    return parts
+
+
+def cookie_name(parts: Parts) -> str:
+    """Behind TLS the browser itself sees to it that nobody else sets this cookie."""
+    return "__Host-tipbench" if parts.public_origin.startswith("https://") else "tipbench_session"
+
+
+def session_secret(request: Request) -> str | None:
+    """What the browser holds."""
+    return request.cookies.get(cookie_name(parts_of(request)))
+
+
+def is_same_site(request: Request) -> bool:
+    """Whether one of our own pages sent this: browsers say where a request comes from."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site in {"same-origin", "none"}
+    origin = request.headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+
+
+def find_user(request: Request) -> User | None:
+    """Who asks; a token is looked at first."""
+    credentials = parts_of(request).credentials
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and secret:
+        return credentials.token_user(secret.strip())
+    cookie = session_secret(request)
+    user = credentials.session_user(cookie) if cookie else None
+    if user is not None and request.method not in SAFE and not is_same_site(request):
+        raise HTTPException(403, "a request from another site is refused")
+    return user
+
+
+def page_user(request: Request) -> User:
+    """Who looks at a page: sessions only."""
+    cookie = session_secret(request)
+    user = parts_of(request).credentials.session_user(cookie) if cookie else None
+    if user is None:
+        raise SignInFirst
+    if request.method not in SAFE and not is_same_site(request):
+        raise HTTPException(403, "a request from another site is refused")
+    return user
+
+
+def need(role: Role, *, page: bool = False) -> Callable[[Request], User]:
+    """A guard that lets this role pass, and those above it."""
+
+    def guard(request: Request) -> User:
+        user = page_user(request) if page else find_user(request)
+        if user is None:
+            raise HTTPException(401, "sign in, or send a token", {"WWW-Authenticate": "Bearer"})
+        if not user.may(role):
+            raise HTTPException(403, f"this needs the role {role}")
+        return user
+
+    guard.role = role  # pyright: ignore[reportFunctionMemberAccess]
+    return guard
+
+
+def need_sight(role: Role, *, page: bool = False) -> Callable[[Request, str], User]:
+    """The same for what names arms: whoever has an open sitting in the experiment does not see it."""
+    inner = need(role, page=page)
+
+    def guard(request: Request, experiment: Annotated[str, Path(min_length=1, max_length=500)]) -> User:
+        user = inner(request)
+        parts_of(request).desk.check_sees_arms(user, experiment)
+        return user
+
+    guard.role = role  # pyright: ignore[reportFunctionMemberAccess]
+    return guard
+
+
+Server = Annotated[Parts, Depends(parts_of)]
+Viewer = Annotated[User, Depends(need("viewer"))]
+Judge = Annotated[User, Depends(need("judge"))]
+Admin = Annotated[User, Depends(need("admin"))]
+SeeingViewer = Annotated[User, Depends(need_sight("viewer"))]
+SeeingAdmin = Annotated[User, Depends(need_sight("admin"))]
+PageViewer = Annotated[User, Depends(need("viewer", page=True))]
+PageJudge = Annotated[User, Depends(need("judge", page=True))]
+PageAdmin = Annotated[User, Depends(need("admin", page=True))]
+PageSeeingViewer = Annotated[User, Depends(need_sight("viewer", page=True))]
+PageSeeingAdmin = Annotated[User, Depends(need_sight("admin", page=True))]
+ExperimentName = Annotated[str, Path(min_length=1, max_length=500, description="Slashes and all.")]

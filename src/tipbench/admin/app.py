@@ -1,0 +1,100 @@
+"""The server: API and panel in one application, any number of workers. All state is in the database."""
+
+import os
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.staticfiles import StaticFiles
+
+from tipbench import __version__
+from tipbench.admin import (
+    api_bench,
+    api_jobs,
+    api_judging,
+    api_people,
+    api_promotion,
+    failures,
+    pages_bench,
+    pages_jobs,
+    pages_judging,
+    pages_people,
+    pages_promotion,
+    pages_sign,
+)
+from tipbench.admin.access import SignInFirst
+from tipbench.admin.page_failures import answer_problem, send_to_sign_in
+from tipbench.admin.panel import HERE
+from tipbench.admin.parts import Parts, make_parts
+from tipbench.admin.shield import LOOPBACK, Shield
+from tipbench.errors import TipbenchError
+from tipbench.jobs.dispatcher import Dispatcher, LocalProcess
+from tipbench.jobs.worker import own_command
+from tipbench.settings import read_settings
+from tipbench.tracking.stamps import Stamps
+
+PUBLIC_URL, HOSTS = "TIPBENCH_SERVE_PUBLIC_URL", "TIPBENCH_SERVE_HOSTS"
+"""How `tipbench serve` tells its workers what it was started with."""
+
+
+API = (api_bench, api_jobs, api_judging, api_promotion, api_people)
+PAGES = (pages_sign, pages_bench, pages_jobs, pages_judging, pages_promotion, pages_people)
+
+
+def make_app(parts: Parts, *, hosts: frozenset[str] = LOOPBACK, dispatch: bool = True) -> FastAPI:
+    """The application. Without `dispatch` the jobs of this data folder are somebody else's to run."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        dispatcher = Dispatcher(
+            parts.jobs,
+            launch=LocalProcess(own_command(), home=parts.settings.home),
+            is_judged=parts.door.is_judged,
+        )
+        if dispatch:
+            dispatcher.start()
+        yield
+        if dispatch:
+            dispatcher.stop()
+        parts.close()
+
+    app = FastAPI(
+        title="tipbench",
+        version=__version__,
+        summary="Which model with which prompt writes the best tips, and how sure are we?",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+    )
+    app.state.parts = parts
+    app.add_exception_handler(SignInFirst, send_to_sign_in)
+    for kind in (TipbenchError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, _answer_failure)
+    for module in (*API, *PAGES):
+        app.include_router(module.router)
+    app.mount("/static", StaticFiles(directory=HERE / "static"))
+    app.add_middleware(GZipMiddleware, minimum_size=800)
+    app.add_middleware(Shield, hosts=hosts)
+    return app
+
+
+def _answer_failure(request: Request, error: Exception) -> Response:
+    """Programs get the one error shape, people a page."""
+    failure = failures.answer_failure_of(request, error)
+    return failure if request.url.path.startswith("/api/") else answer_problem(request, failure)
+
+
+def make_worker_app() -> FastAPI:
+    """The application of one worker, as `tipbench serve` left the environment."""
+    public = os.environ.get(PUBLIC_URL, "")
+    hosts = LOOPBACK | {urlsplit(public).hostname or "localhost"}
+    hosts |= {host for host in os.environ.get(HOSTS, "").split(",") if host}
+    stamps = Stamps(now_ms=lambda: time.time_ns() // 1_000_000, new_id=lambda: uuid.uuid4().hex)
+    return make_app(make_parts(read_settings(), stamps, public_origin=public), hosts=hosts)

@@ -1,0 +1,127 @@
+"""The judging desk: sittings in a browser or over the API. Whoever has one open is blind."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tipbench.admin.accounts import User
+from tipbench.admin.audit import note
+from tipbench.admin.door import Door
+from tipbench.errors import TipbenchError
+from tipbench.jobs.database import Database
+from tipbench.jobs.outbox import Outbox
+from tipbench.jobs.records import NotThere
+from tipbench.judging.handout import Request
+from tipbench.judging.live import LiveJudging, LiveSitting
+from tipbench.tracking.sittings import LIVE_LEASE_MS, Answer
+
+
+class StillBlind(TipbenchError):
+    """Somebody who judges wants to see who wrote what."""
+
+    def __init__(self, experiment: str) -> None:
+        super().__init__(
+            f"you have an open sitting in {experiment!r}: whoever judges does not see arms",
+            hint="Finish or close your sitting first.",
+        )
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Every call reads the store: any worker of the server can take it."""
+
+    door: Door
+    database: Database
+    outbox: Outbox
+
+    def open(self, request: Request, *, experiment: str) -> LiveSitting | None:
+        """This judge's open sitting, else a new one; None when nothing waits.
+
+        Raises:
+            JudgedEnough: more verdicts would change nothing.
+            JudgingClosed: a person ended judging.
+        """
+        with self.door.writing() as opened:
+            sitting = LiveJudging(opened.judging).open(request, experiment=experiment)
+        if sitting is not None:
+            self._remember(sitting, new=not sitting.answers)
+        return sitting
+
+    def look(self, token: str, *, experiment: str, user: User) -> LiveSitting:
+        """The sitting as it is now.
+
+        Raises:
+            NotThere: it is another judge's.
+        """
+        found = LiveJudging(self.door.open().judging).look(token, experiment=experiment)
+        if found.judged_by != user.name:
+            raise NotThere(f"you have no sitting {token!r}", hint="Open one of your own.")
+        return found
+
+    def submit(
+        self,
+        token: str,
+        answers: Mapping[str, Answer],
+        *,
+        experiment: str,
+        user: User,
+        keep_open: bool = False,
+    ) -> LiveSitting:
+        """Stores answers; the sitting closes when every item has one, unless it is to be kept open.
+
+        Raises:
+            SheetError: an answer does not fit; nothing was stored.
+            UsageError: the sitting is closed.
+        """
+        with self.door.writing() as opened:
+            found = self.look(token, experiment=experiment, user=user)
+            if found.state != "open" and answers.items() <= dict(found.answers).items():
+                # Sent again because the reply was lost: it is stored already.
+                return found
+            sitting = LiveJudging(opened.judging).submit(
+                token, answers, experiment=experiment, keep_open=keep_open
+            )
+        self._remember(sitting, new=False)
+        return sitting
+
+    def close(self, token: str, *, experiment: str, user: User) -> LiveSitting:
+        """Ends the sitting: complete blocks count if its anchors allow, the rest goes back.
+
+        Raises:
+            NotThere: it is another judge's.
+        """
+        with self.door.writing() as opened:
+            self.look(token, experiment=experiment, user=user)
+            sitting = LiveJudging(opened.judging).close(token, experiment=experiment)
+        self._remember(sitting, new=False)
+        return sitting
+
+    def check_sees_arms(self, user: User, experiment: str) -> None:
+        """Lets pass who may see arms.
+
+        Raises:
+            StillBlind: an item of theirs is open.
+        """
+        with self.database.read() as view:
+            row = view.execute(
+                "SELECT 1 FROM blind WHERE user = ? AND experiment = ? AND expires_ms > ?",
+                (user.name, experiment, self.outbox.now_ms()),
+            ).fetchone()
+        if row is not None:
+            raise StillBlind(experiment)
+
+    def _remember(self, sitting: LiveSitting, *, new: bool) -> None:
+        """Who is blind now; and the audit's lines of begin and end."""
+        now = self.outbox.now_ms()
+        key = (sitting.judged_by, sitting.experiment)
+        with self.database.change() as change:
+            if sitting.state == "open":
+                change.execute(
+                    "INSERT OR REPLACE INTO blind VALUES (?, ?, ?, ?)",
+                    (*key, sitting.token, now + LIVE_LEASE_MS),
+                )
+            else:
+                change.execute("DELETE FROM blind WHERE user = ? AND experiment = ?", key)
+            if new or sitting.state != "open":
+                what = "sitting.open" if sitting.state == "open" else f"sitting.{sitting.state}"
+                detail = {"experiment": sitting.experiment}
+                note(change, at_ms=now, who=key[0], what=what, subject=sitting.token, detail=detail)

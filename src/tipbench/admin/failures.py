@@ -1,0 +1,148 @@
+"""One shape for every refusal, and which status goes with which error."""
+
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+
+from tipbench.admin.credentials import TooManyAttempts
+from tipbench.admin.desk import StillBlind
+from tipbench.errors import (
+    ExperimentNotFound,
+    TipbenchError,
+    TrackingRefused,
+    TrackingUnavailable,
+    UsageError,
+)
+from tipbench.inert import make_inert
+from tipbench.jobs.records import NotThere
+from tipbench.jobs.store import RepeatedDifferently
+from tipbench.judging.mcp_tools import explain
+from tipbench.records import Record
+
+STATUSES: tuple[tuple[type[TipbenchError], int, str], ...] = (
+    (TooManyAttempts, 429, "too_many"),
+    (StillBlind, 403, "blind"),
+    (ExperimentNotFound, 404, "not_found"),
+    (NotThere, 404, "not_found"),
+    (RepeatedDifferently, 409, "conflict"),
+    (TrackingUnavailable, 503, "mlflow_away"),
+    (TrackingRefused, 400, "refused"),
+    (UsageError, 400, "bad_request"),
+    (TipbenchError, 409, "conflict"),
+)
+BLIND = ("/api/bench/judging/", "/judge/")
+"""Where judges are: no text there may name an arm."""
+HTTP_CODES = {
+    401: "not_signed_in",
+    403: "forbidden",
+    404: "not_found",
+    405: "method",
+    409: "conflict",
+    413: "too_large",
+}
+SENTENCES = {
+    "extra_forbidden": "There is no such key.",
+    "missing": "This is needed.",
+    "string_too_short": "This must not be empty.",
+    "string_too_long": "At most {max_length} characters.",
+    "int_parsing": "Give a whole number.",
+    "int_type": "Give a whole number.",
+    "int_from_float": "Give a whole number.",
+    "float_parsing": "Give a number.",
+    "float_type": "Give a number.",
+    "finite_number": "Give a number.",
+    "less_than": "Less than {lt}.",
+    "less_than_equal": "At most {le}.",
+    "greater_than": "More than {gt}.",
+    "greater_than_equal": "At least {ge}.",
+    "literal_error": "One of: {expected}.",
+    "string_pattern_mismatch": "This is not one of the values there are.",
+}
+
+
+class Failure(Record):
+    """What went wrong, what to do next, and which fields are wrong."""
+
+    code: str
+    message: str
+    hint: str = ""
+    fields: dict[str, str] = Field(default_factory=dict[str, str])
+
+
+class FailureAnswer(Record):
+    """The shape of every refusal."""
+
+    error: Failure
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    code: {"model": FailureAnswer} for code in (400, 401, 403, 404, 405, 409, 413, 421, 422, 503)
+}
+"""The refusals of every route, for its documentation."""
+MARKED = REFUSALS | {304: {"description": "You have it: nothing changed."}}
+"""The same of what is polled."""
+
+
+def status_of(error: TipbenchError) -> tuple[int, str]:
+    """Status and code of one of our errors."""
+    return next((status, code) for kind, status, code in STATUSES if isinstance(error, kind))
+
+
+def plain_words(problem: ErrorDetails) -> str:
+    """One short sentence for what is wrong with a value."""
+    sentence = SENTENCES.get(problem["type"])
+    # Only our own sentences are filled in: a message may hold somebody's text with braces.
+    if sentence is not None:
+        return sentence.format(**problem.get("ctx", {}))
+    return problem["msg"].removeprefix("Value error, ").removeprefix("must ").join(("Must ", "."))
+
+
+def field_problems(error: ValidationError | RequestValidationError) -> dict[str, str]:
+    """Field → what is wrong with it."""
+    found: dict[str, str] = {}
+    for problem in error.errors():
+        place = [str(part) for part in problem["loc"] if part not in {"body", "query", "path", "header"}]
+        words = plain_words(ErrorDetails(**problem))  # pyright: ignore[reportArgumentType]
+        found.setdefault(make_inert(".".join(place), limit=200) or "body", words)
+    return found
+
+
+def describe(error: TipbenchError, *, blind: bool) -> Failure:
+    """The error as it is told; to a judge without anything that may name an arm."""
+    _, code = status_of(error)
+    if blind:
+        message, _, hint = explain(error).partition("\n→ ")
+        return Failure(code=code, message=message, hint=hint)
+    return Failure(code=code, message=make_inert(error.message), hint=make_inert(error.hint))
+
+
+def answer_failure(status: int, failure: Failure, headers: dict[str, str] | None = None) -> JSONResponse:
+    """The refusal as an answer."""
+    return JSONResponse(FailureAnswer(error=failure).model_dump(mode="json"), status, headers=headers)
+
+
+def answer_failure_of(request: Request, error: Exception) -> JSONResponse:
+    """Whatever was refused: by us, by the framework, or because values do not fit."""
+    if isinstance(error, TipbenchError):
+        return _answer_ours(request, error)
+    if isinstance(error, HTTPException):
+        failure = Failure(code=HTTP_CODES.get(error.status_code, "refused"), message=str(error.detail))
+        return answer_failure(error.status_code, failure, dict(error.headers or {}))
+    assert isinstance(error, RequestValidationError)  # noqa: S101
+    fields = field_problems(error)
+    message = f"wrong values: {', '.join(fields)}"[:500]
+    return answer_failure(422, Failure(code="invalid", message=message, fields=fields))
+
+
+def _answer_ours(request: Request, error: TipbenchError) -> JSONResponse:
+    if isinstance(error, TrackingUnavailable):
+        request.app.state.parts.door.lose()
+    status, _ = status_of(error)
+    headers = {"Retry-After": str(error.seconds)} if isinstance(error, TooManyAttempts) else None
+    blind = request.url.path.startswith(BLIND)
+    return answer_failure(status, describe(error, blind=blind), headers)

@@ -1,0 +1,59 @@
+"""Everything a server is made of, put together once per process."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tipbench.admin.accounts import Accounts, User
+from tipbench.admin.audit import note
+from tipbench.admin.boards import Boards
+from tipbench.admin.credentials import Credentials
+from tipbench.admin.desk import Desk
+from tipbench.admin.door import Door
+from tipbench.admin.tables import TABLES
+from tipbench.jobs.opening import open_jobs
+from tipbench.jobs.store import JobStore
+from tipbench.settings import Settings
+from tipbench.tracking.stamps import Stamps
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the routes work with."""
+
+    settings: Settings
+    stamps: Stamps
+    jobs: JobStore
+    accounts: Accounts
+    credentials: Credentials
+    door: Door
+    desk: Desk
+    boards: Boards
+    public_origin: str = ""
+
+    def note(self, user: User, what: str, subject: str, detail: Mapping[str, object] | None = None) -> None:
+        """A line of the audit for a change that MLflow holds."""
+        with self.jobs.database.change() as change:
+            note(change, at_ms=self.stamps.now_ms(), who=user.name, what=what, subject=subject, detail=detail)
+
+    def close(self) -> None:
+        """Ends connections and threads."""
+        self.boards.close()
+        self.door.close()
+
+
+def make_parts(settings: Settings, stamps: Stamps, *, public_origin: str = "") -> Parts:
+    """The parts as the settings have them; MLflow is opened later."""
+    jobs = open_jobs(settings, stamps, more_tables=TABLES)
+    accounts = Accounts(jobs.database, stamps)
+    door = Door(settings, stamps)
+    return Parts(
+        settings=settings,
+        stamps=stamps,
+        jobs=jobs,
+        accounts=accounts,
+        credentials=Credentials(jobs.database, accounts, stamps),
+        door=door,
+        desk=Desk(door, jobs.database, jobs.outbox),
+        boards=Boards(),
+        public_origin=public_origin,
+    )

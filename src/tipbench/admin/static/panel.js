@@ -1,0 +1,142 @@
+// @ts-check
+/** Progressive enhancement: every link and form also works without this file. */
+
+/** @param {string} url @param {RequestInit} [init] @returns {Promise<string>} */
+async function fragment(url, init = {}) {
+  const answer = await fetch(url, { ...init, headers: { "X-Fragment": "1" } });
+  if (answer.status === 401) {
+    location.assign("/sign-in");
+    return new Promise(() => {}); // never settles: the page is leaving
+  }
+  if (!answer.ok && answer.status !== 422) throw new Error((await answer.text()).slice(0, 300));
+  return answer.text();
+}
+
+/** @param {Element} target @param {string} html */
+function swap(target, html) {
+  const active = document.activeElement;
+  const key = active && target.contains(active) ? active.getAttribute("data-key") ?? active.id : "";
+  const log = target.querySelector(".log");
+  const atEnd = !log || log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
+  alertBox().hidden = true;
+  target.innerHTML = html; // our own template's output, escaped there
+  if (key) {
+    const again = target.querySelector(`[data-key="${CSS.escape(key)}"]`) ?? document.getElementById(key);
+    /** @type {HTMLElement | null} */ (again)?.focus();
+  }
+  const grown = target.querySelector(".log");
+  if (grown && atEnd) grown.scrollTop = grown.scrollHeight;
+  else if (grown && log) grown.scrollTop = log.scrollTop;
+  const said = target.querySelector("[data-say]")?.getAttribute("data-say");
+  const live = document.getElementById("live");
+  if (said && live && live.textContent !== said) live.textContent = said;
+  /** @type {HTMLElement | null} */ (target.querySelector('[aria-invalid="true"]'))?.focus();
+  enhance(target);
+}
+
+function alertBox() {
+  return /** @type {HTMLElement} */ (document.getElementById("alert"));
+}
+
+/** @param {unknown} error */
+function fail(error) {
+  const away = error instanceof TypeError;
+  alertBox().textContent = away ? "Not saved: the server does not answer. Try again." : String(error).replace(/^Error: /, "");
+  alertBox().hidden = false;
+}
+
+/** @param {Element} element */
+function targetOf(element) {
+  const place = element.getAttribute("data-swap") ?? "";
+  return place === "closest" ? element.parentElement : document.querySelector(place);
+}
+
+document.addEventListener("click", async (event) => {
+  const clicked = /** @type {Element} */ (event.target);
+  if (event.defaultPrevented || event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  const dialog = /** @type {HTMLDialogElement} */ (document.getElementById("dialog"));
+  if (clicked.closest("[data-close]") && dialog.open) {
+    event.preventDefault();
+    dialog.close();
+    return;
+  }
+  const link = clicked.closest("a[data-swap], a[data-dialog]");
+  if (!link) return;
+  event.preventDefault();
+  const href = link.getAttribute("href") ?? "";
+  try {
+    if (link.hasAttribute("data-dialog")) {
+      swap(dialog, await fragment(href));
+      dialog.showModal();
+      return;
+    }
+    const target = targetOf(link);
+    if (!target) return;
+    swap(target, await fragment(href));
+    if (target.id === "judge") return;
+    history.replaceState(null, "", href);
+    document.querySelectorAll("tr.chosen").forEach((row) => row.classList.remove("chosen"));
+    link.closest("tbody tr")?.classList.add("chosen");
+  } catch (error) {
+    fail(error);
+  }
+});
+
+document.addEventListener("submit", async (event) => {
+  const form = /** @type {HTMLFormElement} */ (event.target);
+  const target = form.hasAttribute("data-swap") ? targetOf(form) : null;
+  if (!target) return;
+  event.preventDefault();
+  if (form.getAttribute("aria-busy") === "true") return; // a second press before the answer
+  form.setAttribute("aria-busy", "true");
+  const body = new URLSearchParams();
+  for (const [name, value] of new FormData(form, event.submitter)) body.append(name, String(value));
+  try {
+    swap(target, await fragment(form.getAttribute("action") ?? location.href, { method: "POST", body }));
+  } catch (error) {
+    form.removeAttribute("aria-busy");
+    fail(error);
+  }
+});
+
+/** @param {Element} root */
+function enhance(root) {
+  root.querySelectorAll("[data-poll]").forEach((element) => {
+    const again = async () => {
+      if (!element.isConnected || !element.parentElement) return;
+      try {
+        swap(element.parentElement, await fragment(element.getAttribute("data-poll") ?? ""));
+      } catch {
+        setTimeout(again, 2000); // the server is away: it comes back
+      }
+    };
+    setTimeout(again, Number(element.getAttribute("data-every") ?? 1000));
+  });
+  root.querySelectorAll("table.sortable").forEach((table) => sortable(/** @type {HTMLTableElement} */ (table)));
+}
+
+/** @param {HTMLTableElement} table */
+function sortable(table) {
+  const body = table.tBodies[0];
+  const heads = [...(table.tHead?.rows[0].cells ?? [])];
+  heads.forEach((head, column) => {
+    if (head.hasAttribute("data-nosort") || head.querySelector("button")) return;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = head.textContent;
+    head.replaceChildren(button);
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      heads.forEach((each) => each.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const key = (/** @type {HTMLTableRowElement} */ row) => row.cells[column]?.textContent?.trim() ?? "";
+      const rows = [...body.rows].sort((a, b) => key(a).localeCompare(key(b), undefined, { numeric: true }) * (down ? -1 : 1));
+      body.append(...rows);
+    });
+  });
+}
+
+enhance(document.body);
+const grown = document.querySelector(".log");
+if (grown) grown.scrollTop = grown.scrollHeight;
+document.documentElement.dataset.ready = "1";

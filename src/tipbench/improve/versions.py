@@ -1,0 +1,162 @@
+"""Prompt versions in MLflow: one run each, with the text, the parent, and why it exists."""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from tipbench.errors import TrackingError, UsageError
+from tipbench.pack import examine, parse_pack
+from tipbench.records import SCHEMA, Pack, Prompt, Record, content_hash
+from tipbench.tracking import Run, Write
+from tipbench.tracking.write import clean_text
+
+KIND = "version"
+TEXT_FILE = "prompt.md"
+MOST_VERSIONS = 8
+MOST_CHARACTERS = 20_000
+ROOT_CHARACTERS = 50
+_HASH_DIGITS = 6
+_MADE_NAME = re.compile(r"-[0-9a-f]{6}$")
+
+
+class Proposal(Record):
+    """A new text for the prompt, and which weakness it removes."""
+
+    why: str = Field(min_length=1, max_length=2_000)
+    text: str = Field(min_length=1, max_length=MOST_CHARACTERS)
+
+    @property
+    def clean(self) -> str:
+        """The text as a file of a pack holds it."""
+        return clean_text(self.text.replace("\r\n", "\n")).strip() + "\n"
+
+
+class Proposals(Record):
+    """What a writer answers to a brief."""
+
+    brief: str
+    versions: tuple[Proposal, ...] = Field(min_length=1, max_length=MOST_VERSIONS)
+
+
+class VersionFacts(Record):
+    """Where a version comes from. `brief` names the brief that its proposer answered."""
+
+    name: str
+    hash: str
+    parent: str
+    parent_hash: str
+    round: int
+    why: str
+    proposer: str
+    brief: str
+
+
+@dataclass(frozen=True)
+class StoredVersion:
+    """A version as MLflow has it."""
+
+    run: Run
+    facts: VersionFacts
+    prompt: Prompt
+
+
+def name_version(base: str, text_hash: str) -> str:
+    """A name that the same text always gets; of a version's own name only the beginning is kept."""
+    root = _MADE_NAME.sub("", base)[:ROOT_CHARACTERS]
+    return f"{root}-{text_hash[:_HASH_DIGITS]}"
+
+
+def add_prompts(pack: Pack, prompts: Iterable[Prompt]) -> Pack:
+    """The pack with these prompts too: what is benched is stored with its texts.
+
+    Raises:
+        PackError: a prompt asks for what the scenarios do not have.
+    """
+    return parse_pack({**pack.files, **{f"prompts/{prompt.name}.md": prompt.text for prompt in prompts}})
+
+
+def check_proposals(proposals: Sequence[Proposal], *, pack: Pack, known: Collection[str]) -> list[str]:
+    """Everything that is wrong with them; `known` are the hashes of texts that were benched before."""
+    problems: list[str] = []
+    seen = set(known)
+    for place, proposal in enumerate(proposals, start=1):
+        text_hash = content_hash(proposal.clean)
+        file = f"prompts/version-{place}.md"
+        mistakes = examine({**pack.files, file: proposal.clean})[1].mistakes
+        problems += [
+            f"version {place}, line {mistake.line}: {mistake.what}"
+            for mistake in mistakes
+            if mistake.file == file
+        ]
+        if not proposal.why.strip():
+            problems.append(f"version {place}: say why it exists")
+        if text_hash in seen:
+            problems.append(f"version {place}: its text is not new")
+        seen.add(text_hash)
+    return problems
+
+
+def refuse_proposals(problems: Sequence[str], *, source: str) -> None:
+    """Refuses proposals that have problems.
+
+    Raises:
+        UsageError: with all of them.
+    """
+    if problems:
+        raise UsageError(
+            f"{source} cannot be taken; nothing was stored:\n  " + "\n  ".join(problems),
+            hint="Correct these versions and apply the file again.",
+        )
+
+
+def version_write(facts: VersionFacts, text: str, *, write: Write) -> Write:
+    """The run of a version; MLflow shows the reason as its description."""
+    note = f"**Why:** {facts.why}\n\n**Parent:** {facts.parent} · **round** {facts.round}"
+    return write.model_copy(
+        update={
+            "run_name": f"prompt {facts.name} (from {facts.parent})"[:250],
+            "tags_at_create": {
+                "tipbench.kind": KIND,
+                "tipbench.schema": str(SCHEMA),
+                "tipbench.state": "open",
+            },
+            "artifacts": {TEXT_FILE: text},
+            "params": {
+                "prompt": facts.name,
+                "parent": facts.parent,
+                "round": str(facts.round),
+                "proposer": facts.proposer[:5_000],
+            },
+            "tags": {
+                "tipbench.facts": facts.model_dump_json(),
+                "mlflow.note.content": note,
+                "tipbench.state": "complete",
+            },
+            "end_time": write.start_time,
+        }
+    )
+
+
+def read_versions(
+    runs: Iterable[Run], *, read_artifact: Callable[[Run, str], str]
+) -> tuple[StoredVersion, ...]:
+    """All versions of an experiment, oldest first, each text once.
+
+    Raises:
+        TrackingError: a text was edited in MLflow.
+    """
+    found: dict[str, StoredVersion] = {}
+    for run in sorted(runs, key=lambda run: (run.start_time, run.run_id)):
+        if run.tags.get("tipbench.kind") != KIND or run.tags.get("tipbench.state") != "complete":
+            continue
+        facts = VersionFacts.model_validate_json(run.tags["tipbench.facts"])
+        prompt = Prompt(name=facts.name, text=read_artifact(run, TEXT_FILE))
+        if prompt.hash != facts.hash:
+            raise TrackingError(
+                f"{TEXT_FILE!r} of prompt version {facts.name!r} (run {run.run_id}) was edited",
+                hint="Put the text back as it was, or delete that run in MLflow.",
+            )
+        found.setdefault(facts.hash, StoredVersion(run, facts, prompt))
+    return tuple(found.values())

@@ -1,0 +1,137 @@
+"""Keeps the queue going: starts whose turn it is, wakes who waited, buries the dead, sends webhooks.
+
+Every worker of a server has one; a lock lets one of them act. Killed at any moment, the next one goes on.
+"""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tipbench.errors import TipbenchError
+from tipbench.jobs.records import Job
+from tipbench.jobs.store import JobStore
+from tipbench.tracking.locks import try_lock
+
+Launch = Callable[[str], None]
+"""Starts a job elsewhere: the local process below, or a scheduler. Starting one twice does no harm."""
+
+TICK_SECONDS = 0.5
+AGAIN_SECONDS = 15.0
+"""A job that did not begin is started again after this."""
+CANCEL_SECONDS = 40.0
+"""A cancelled job whose worker does not end it is ended from here after this."""
+LOOK_SECONDS = 5.0
+"""How often the store is asked whether judging is done."""
+
+
+class LocalProcess:
+    """Starts `tipbench jobs work ID` as a session of its own: it outlives the server."""
+
+    def __init__(self, command: tuple[str, ...], *, home: Path) -> None:
+        self._command = command
+        self._home = home
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def __call__(self, job_id: str) -> None:
+        """Starts the job."""
+        # Looking at the earlier ones lets the system forget those that ended.
+        self._started = [each for each in self._started if each.poll() is None]
+        self._started.append(
+            subprocess.Popen(
+                [*self._command, "jobs", "work", f"--home={self._home}", job_id],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
+
+
+class Dispatcher:
+    """One per process. `is_judged` says whether judging of the job's experiment is done."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        *,
+        launch: Launch,
+        is_judged: Callable[[str], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._launch = launch
+        self._is_judged = is_judged
+        self._clock = clock
+        self._launched: dict[str, float] = {}
+        self._looked: dict[str, float] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
+
+    def start(self) -> None:
+        """Begins, in a thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends; jobs go on."""
+        self._stop.set()
+        self._thread.join()
+
+    def tick(self) -> None:
+        """Looks once at everything."""
+        self._store.bury()
+        self._end_stubborn()
+        self._start_next()
+        self._store.outbox.deliver_due(self._store.database)
+        # Last: it asks MLflow, which may be away.
+        self._wake()
+
+    def _run(self) -> None:
+        path = self._store.folder / "dispatcher.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as lock:
+            while not try_lock(lock.fileno()):
+                if self._stop.wait(TICK_SECONDS):
+                    return
+            while not self._stop.wait(TICK_SECONDS):
+                try:
+                    self.tick()
+                except (TipbenchError, OSError, sqlite3.Error) as error:
+                    # MLflow or the disk is away for now: the queue must outlive that.
+                    print(f"jobs: {error}", file=sys.stderr, flush=True)
+
+    def _start_next(self) -> None:
+        job = self._store.next_queued()
+        if job is None:
+            return
+        last = self._launched.get(job.id)
+        if last is None or self._clock() - last > AGAIN_SECONDS:
+            self._launched[job.id] = self._clock()
+            self._launch(job.id)
+
+    def _wake(self) -> None:
+        for job in self._store.list_jobs(states=("waiting",), limit=1_000):
+            last = self._looked.get(job.id)
+            if last is not None and self._clock() - last < LOOK_SECONDS:
+                continue
+            self._looked[job.id] = self._clock()
+            if self._is_judged(job.experiment):
+                self._store.resume(job.id)
+                self._launched.pop(job.id, None)
+
+    def _end_stubborn(self) -> None:
+        for job in self._store.list_jobs(states=("running",), limit=1_000):
+            if self._is_overdue(job) and job.group is not None:
+                # Locked means that somebody of the group lives: its number is not anybody else's.
+                with suppress(ProcessLookupError):
+                    os.killpg(job.group, signal.SIGKILL)
+
+    def _is_overdue(self, job: Job) -> bool:
+        if job.cancel_ms is None or not self._store.is_alive(job.id):
+            return False
+        return self._store.outbox.now_ms() - job.cancel_ms > CANCEL_SECONDS * 1000

@@ -1,0 +1,118 @@
+"""What a job runs: settings of a phase as argument lists, one `--option=value` each. Never a shell."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import Field, field_validator
+
+from tipbench.errors import UsageError
+from tipbench.jobs.records import Step
+from tipbench.records import Record
+from tipbench.settings import Settings
+
+_DEFAULTS = Settings.model_fields
+MAX_LIST = 4_000
+
+
+class RunOrder(Record):
+    """The configuration of a run: the keys, defaults and limits of `tipbench collect`.
+
+    `ollama_url` and `mlflow_url` are chosen among those that the server was configured with.
+    """
+
+    models: str = Field(default=_DEFAULTS["models"].default, min_length=1, max_length=MAX_LIST)
+    prompts: str = Field(default=_DEFAULTS["prompts"].default, min_length=1, max_length=MAX_LIST)
+    scenarios: str = Field(default=_DEFAULTS["scenarios"].default, min_length=1, max_length=250)
+    n_tips: int = Field(default=_DEFAULTS["n_tips"].default, ge=1, le=50, strict=True)
+    n_scenarios: int = Field(default=0, ge=0, le=1_000_000, strict=True)
+    temperature: float = Field(default=_DEFAULTS["temperature"].default, ge=0, le=2, allow_inf_nan=False)
+    diversity: bool = Field(default=False, strict=True)
+    seed: int = Field(default=0, ge=0, lt=2**63, strict=True)
+    judge_kind: str = Field(default="claude-code", pattern="^(claude-code|human|haiku)$")
+    experiment: str = Field(default=_DEFAULTS["experiment"].default, min_length=1, max_length=500)
+    max_model_b: float = Field(default=_DEFAULTS["max_model_b"].default, gt=0, allow_inf_nan=False)
+    ollama_url: str | None = Field(default=None, max_length=2_000)
+    mlflow_url: str | None = Field(default=None, max_length=2_000)
+    skip_missing: bool = Field(default=False, strict=True)
+
+    @field_validator("models", "prompts", "scenarios", "experiment")
+    @classmethod
+    def _has_no_zero_byte(cls, value: str) -> str:
+        # No argument of a process can hold one.
+        if "\0" in value:
+            raise ValueError("must not hold a zero byte")
+        if not value.strip():
+            raise ValueError("must not be blank")
+        return value
+
+    @field_validator("models")
+    @classmethod
+    def _names_no_file(cls, value: str) -> str:
+        for name in (each.strip() for each in value.split(",")):
+            if name.startswith(("/", ".", "~")) or name.lower().endswith(".gguf"):
+                raise ValueError("must be names from `tipbench models`, not files of the server")
+        return value
+
+
+def pipeline_steps(order: RunOrder, *, folder: Path, settings: Settings) -> tuple[Step, ...]:
+    """Collect, hand out, let the automatic judge judge if one is set, wait for judging, compare."""
+    experiment = f"--experiment={order.experiment}"
+    steps = [Step(name="collect", arguments=("collect", *collect_options(order)))]
+    sheet = folder / "sheet.json"
+    steps.append(Step(name="export", arguments=("judge", f"--export={sheet}", experiment)))
+    if settings.judge_model is not None:
+        steps.append(auto_judge_step(order.experiment))
+    steps.append(Step(name="wait"))
+    # A tie and an open race are outcomes, not failures.
+    return (*steps, Step(name="compare", arguments=("compare", experiment), passing=(0, 3, 4)))
+
+
+def collect_options(order: RunOrder) -> tuple[str, ...]:
+    """The options of `tipbench collect`, all of them said."""
+    given = order.model_dump(exclude_none=True)
+    switches = {"diversity": "--diversity" if order.diversity else "--no-diversity"}
+    if given.pop("skip_missing"):
+        switches["skip_missing"] = "--skip-missing"
+    del given["diversity"]
+    return (*(f"--{name.replace('_', '-')}={value}" for name, value in given.items()), *switches.values())
+
+
+def auto_judge_step(experiment: str) -> Step:
+    """The automatic judge of the settings; one that may not judge (3) or may spend no more (4) ends well."""
+    return Step(name="judge", arguments=("judge", "--auto", f"--experiment={experiment}"), passing=(0, 3, 4))
+
+
+def check_addresses(addresses: Mapping[str, str | None], settings: Settings) -> None:
+    """Refuses addresses that are not exactly configured ones.
+
+    Raises:
+        UsageError: names the option, and the setting that would admit it.
+    """
+    allowed = {
+        "ollama_url": {settings.ollama_url, *_split(settings.ollama_urls)},
+        "mlflow_url": {settings.mlflow_url} if settings.mlflow_url else set[str](),
+    }
+    for name, url in addresses.items():
+        if url is not None and url not in allowed[name]:
+            setting = "ollama_urls" if name == "ollama_url" else "mlflow_url"
+            raise UsageError(
+                f"{name} {url!r} is not one that this server was configured with",
+                hint=f"Leave it away, or add it to the setting {setting!r} of the server.",
+            )
+
+
+def check_step(step: Step, settings: Settings) -> None:
+    """The same of a step that is about to run: what stands in the database is believed by nobody.
+
+    Raises:
+        UsageError: an address in it is not configured.
+    """
+    for argument in step.arguments:
+        option, _, value = argument.partition("=")
+        name = option.removeprefix("--").replace("-", "_")
+        if name in {"ollama_url", "mlflow_url"}:
+            check_addresses({name: value}, settings)
+
+
+def _split(text: str) -> set[str]:
+    return {url.strip().rstrip("/") for url in text.split(",") if url.strip()}

@@ -1,0 +1,231 @@
+"""The queue of jobs. Alive is who holds the job's lock file, whatever its row or a process number says."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tipbench.errors import UsageError
+from tipbench.jobs.database import Database
+from tipbench.jobs.outbox import Outbox
+from tipbench.jobs.records import Job, Kind, NotThere, State, Step
+from tipbench.tracking.locks import is_locked
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS jobs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL,
+    experiment TEXT NOT NULL, by TEXT NOT NULL, steps TEXT NOT NULL, step INTEGER NOT NULL DEFAULT 0,
+    state TEXT NOT NULL, created_ms INTEGER NOT NULL, started_ms INTEGER, ended_ms INTEGER, cancel_ms INTEGER,
+    "group" INTEGER, exit_code INTEGER, message TEXT NOT NULL DEFAULT '', repeat_key TEXT, request TEXT,
+    UNIQUE (by, repeat_key)
+);
+CREATE INDEX IF NOT EXISTS jobs_alive ON jobs (state) WHERE state IN ('queued', 'running', 'waiting');
+"""
+COLUMNS = (
+    'id, kind, experiment, by, steps, step, state, created_ms, started_ms, ended_ms, cancel_ms, "group", '
+    "exit_code, message"
+)
+DIED = "its process ended without a word: killed, or the machine went down"
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """A job to be added. The same `repeat_key` of the same person gives the same job, not another one."""
+
+    kind: Kind
+    experiment: str
+    by: str
+    steps: tuple[Step, ...]
+    id: str
+    repeat_key: str | None = None
+    request: str = ""
+
+
+class RepeatedDifferently(UsageError):
+    """An Idempotency-Key came again with another request."""
+
+
+@dataclass(frozen=True)
+class JobStore:
+    """Jobs in the database, their logs and locks in a folder each."""
+
+    database: Database
+    folder: Path
+    outbox: Outbox
+
+    def folder_of(self, job_id: str) -> Path:
+        """Where the job's log and lock are."""
+        return self.folder / job_id
+
+    def lock_of(self, job_id: str) -> Path:
+        """The file that a living job holds."""
+        return self.folder_of(job_id) / "lock"
+
+    def log_of(self, job_id: str) -> Path:
+        """What its commands printed."""
+        return self.folder_of(job_id) / "log.txt"
+
+    def add(self, new: NewJob) -> Job:
+        """The job in the queue; the one there is when the request was sent before.
+
+        Raises:
+            RepeatedDifferently: the key was used for another request.
+        """
+        with self.database.change() as change:
+            known = change.execute(
+                "SELECT id, request FROM jobs WHERE by = ? AND repeat_key = ?", (new.by, new.repeat_key)
+            ).fetchone()
+            if known is None:
+                self._insert(change, new)
+            elif known["request"] != new.request:
+                raise RepeatedDifferently(
+                    f"the Idempotency-Key {new.repeat_key!r} was used for another request",
+                    hint="Use a new key for a new request.",
+                )
+            return _read(change, new.id if known is None else known["id"])
+
+    def _insert(self, change: sqlite3.Connection, new: NewJob) -> None:
+        steps = json.dumps([step.model_dump() for step in new.steps])
+        self.folder_of(new.id).mkdir(parents=True, exist_ok=True, mode=0o700)
+        change.execute(
+            "INSERT INTO jobs (id, kind, experiment, by, steps, state, created_ms, repeat_key, request) "
+            "VALUES (?, ?, ?, ?, ?, 'queued', ?, ?, ?)",
+            (
+                *(new.id, new.kind, new.experiment, new.by, steps),
+                *(self.outbox.now_ms(), new.repeat_key, new.request),
+            ),
+        )
+
+    def get(self, job_id: str) -> Job:
+        """One job.
+
+        Raises:
+            NotThere: there is none.
+        """
+        with self.database.read() as view:
+            return _read(view, job_id)
+
+    def list_jobs(self, *, states: Sequence[State] = (), limit: int = 50, skip: int = 0) -> list[Job]:
+        """The newest first; `skip` leaves out so many of them."""
+        marks = ",".join("?" * len(states))
+        where = f"WHERE state IN ({marks})" if states else ""
+        with self.database.read() as view:
+            rows = view.execute(
+                f"SELECT {COLUMNS} FROM jobs {where} ORDER BY number DESC LIMIT ? OFFSET ?",  # noqa: S608
+                (*states, limit, skip),
+            ).fetchall()
+        return [_to_job(row) for row in rows]
+
+    def is_alive(self, job_id: str) -> bool:
+        """Whether some process works on it."""
+        return is_locked(self.lock_of(job_id))
+
+    def next_queued(self) -> Job | None:
+        """The job whose turn it is; None while another one runs, or when nothing is queued."""
+        with self.database.read() as view:
+            if self._others_run(view, but=""):
+                return None
+            row = view.execute(
+                f"SELECT {COLUMNS} FROM jobs WHERE state = 'queued' ORDER BY number LIMIT 1"  # noqa: S608
+            ).fetchone()
+        return None if row is None else _to_job(row)
+
+    def claim(self, job_id: str) -> Job | None:
+        """Makes a queued job running, for whoever holds its lock; None when it is not its turn."""
+        with self.database.change() as change:
+            job = _read(change, job_id)
+            if job.state != "queued" or self._others_run(change, but=job_id):
+                return None
+            started = job.started_ms or self.outbox.now_ms()
+            change.execute(
+                "UPDATE jobs SET state = 'running', started_ms = ? WHERE id = ?", (started, job_id)
+            )
+            return _read(change, job_id)
+
+    def _others_run(self, view: sqlite3.Connection, *, but: str) -> bool:
+        rows = view.execute("SELECT id FROM jobs WHERE state = 'running' AND id <> ?", (but,)).fetchall()
+        return any(self.is_alive(row["id"]) for row in rows)
+
+    def note_group(self, job_id: str, group: int | None) -> None:
+        """Remembers the process group of the command that runs now."""
+        with self.database.change() as change:
+            change.execute('UPDATE jobs SET "group" = ? WHERE id = ?', (group, job_id))
+
+    def advance(self, job_id: str) -> None:
+        """One more step is behind it."""
+        with self.database.change() as change:
+            change.execute("UPDATE jobs SET step = step + 1 WHERE id = ?", (job_id,))
+
+    def wait(self, job_id: str) -> None:
+        """From now on it waits for judging, without a process."""
+        with self.database.change() as change:
+            change.execute(
+                "UPDATE jobs SET state = 'waiting', \"group\" = NULL WHERE id = ? AND state = 'running'",
+                (job_id,),
+            )
+
+    def resume(self, job_id: str) -> None:
+        """Judging is done: it queues up again, behind the step that waited."""
+        with self.database.change() as change:
+            job = _read(change, job_id)
+            if job.state == "waiting":
+                change.execute("UPDATE jobs SET state = 'queued', step = step + 1 WHERE id = ?", (job_id,))
+                self.outbox.put(change, "judging.complete", {"experiment": job.experiment, "job": job.id})
+
+    def finish(self, job_id: str, state: State, *, exit_code: int | None, message: str = "") -> None:
+        """Ends the job, and tells the webhooks in the same change."""
+        with self.database.change() as change:
+            self._finish(change, _read(change, job_id), state, exit_code=exit_code, message=message)
+
+    def cancel(self, job_id: str) -> Job:
+        """Writes down that it is to end. What has no process ends at once; the rest is its worker's task.
+
+        Raises:
+            UsageError: there is no such job, or it has ended.
+        """
+        with self.database.change() as change:
+            job = _read(change, job_id)
+            if job.ended:
+                raise UsageError(f"job {job_id} has ended: {job.state}", hint="There is nothing to cancel.")
+            change.execute(
+                "UPDATE jobs SET cancel_ms = COALESCE(cancel_ms, ?) WHERE id = ?",
+                (self.outbox.now_ms(), job_id),
+            )
+            if job.state in {"queued", "waiting"}:
+                self._finish(change, job, "cancelled", exit_code=None, message="cancelled before it ran on")
+            return _read(change, job_id)
+
+    def bury(self) -> list[str]:
+        """Ends jobs that are running by their row and dead by their lock; gives their ids."""
+        with self.database.change() as change:
+            rows = change.execute(f"SELECT {COLUMNS} FROM jobs WHERE state = 'running'").fetchall()  # noqa: S608
+            dead = [_to_job(row) for row in rows if not self.is_alive(row["id"])]
+            for job in dead:
+                state: State = "cancelled" if job.cancel_ms else "failed"
+                self._finish(change, job, state, exit_code=None, message=DIED)
+        return [job.id for job in dead]
+
+    def _finish(
+        self, change: sqlite3.Connection, job: Job, state: State, *, exit_code: int | None, message: str
+    ) -> None:
+        if job.ended:
+            return
+        change.execute(
+            'UPDATE jobs SET "group" = NULL, state = ?, ended_ms = ?, exit_code = ?, message = ? '
+            "WHERE id = ?",
+            (state, self.outbox.now_ms(), exit_code, message, job.id),
+        )
+        facts = {"job": job.id, "job_kind": job.kind, "experiment": job.experiment, "state": state}
+        self.outbox.put(change, "job.ended", facts | {"exit_code": exit_code})
+
+
+def _read(view: sqlite3.Connection, job_id: str) -> Job:
+    row = view.execute(f"SELECT {COLUMNS} FROM jobs WHERE id = ?", (job_id,)).fetchone()  # noqa: S608
+    if row is None:
+        raise NotThere(f"there is no job {job_id!r}", hint="List them: tipbench jobs list")
+    return _to_job(row)
+
+
+def _to_job(row: sqlite3.Row) -> Job:
+    return Job.model_validate({**dict(row), "steps": json.loads(row["steps"])})

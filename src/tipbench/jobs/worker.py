@@ -1,0 +1,131 @@
+"""The process of one job: claims it, runs its steps one by one, and ends them when it is cancelled."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from tipbench.errors import TipbenchError
+from tipbench.jobs.orders import check_step
+from tipbench.jobs.records import Job, Step
+from tipbench.jobs.store import JobStore
+from tipbench.settings import Settings
+from tipbench.tracking.locks import try_lock
+
+LOOK_SECONDS = 0.3
+POLITE = ((signal.SIGINT, 20.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
+"""Signals for a cancelled command, and how long each may take: the first lets it unload its model."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Runs one job in this process. `command` is what `tipbench` is called as."""
+
+    store: JobStore
+    settings: Settings
+    command: tuple[str, ...]
+
+    def work(self, job_id: str) -> bool:
+        """Runs the job to its end or to where it waits; False when it was somebody else's or not its turn."""
+        path = self.store.lock_of(self.store.get(job_id).id)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with path.open("ab") as lock:
+            if not try_lock(lock.fileno()):
+                return False
+            job = self.store.claim(job_id)
+            if job is None:
+                return False
+            # Whoever started the server with `&` made it deaf to this; our commands must hear it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            with _open_log(self.store.log_of(job_id)) as log:
+                self._run_steps(job, log=log, lock=lock.fileno())
+        return True
+
+    def _run_steps(self, job: Job, *, log: BinaryIO, lock: int) -> None:
+        code: int | None = None
+        for step in job.steps[job.step :]:
+            if step.waits:
+                self.store.wait(job.id)
+                _say(log, "waits for judging, without a process")
+                return
+            try:
+                check_step(step, self.settings)
+                code = self._run(step, job_id=job.id, log=log, lock=lock)
+            except TipbenchError as error:
+                _say(log, f"{error.message}\n→ {error.hint}")
+                self.store.finish(job.id, "failed", exit_code=None, message=error.message)
+                return
+            if self.store.get(job.id).cancel_ms is not None:
+                _say(log, "cancelled")
+                self.store.finish(
+                    job.id, "cancelled", exit_code=code, message=f"cancelled during {step.name}"
+                )
+                return
+            if code not in step.passing:
+                message = f"{step.name} ended with exit code {code}: see the log"
+                self.store.finish(job.id, "failed", exit_code=code, message=message)
+                return
+            self.store.advance(job.id)
+        self.store.finish(job.id, "done", exit_code=code)
+
+    def _run(self, step: Step, *, job_id: str, log: BinaryIO, lock: int) -> int:
+        _say(log, f"$ tipbench {shlex.join(step.arguments)}")
+        # The lock goes with the command: should this process be killed, the job is alive until it ends.
+        running = subprocess.Popen(
+            [*self.command, *step.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONUNBUFFERED": "1", "TIPBENCH_HOME": str(self.settings.home)},
+            pass_fds=(lock,),
+            process_group=0,
+        )
+        self.store.note_group(job_id, running.pid)
+        try:
+            return self._wait(running, cancelled=lambda: self.store.get(job_id).cancel_ms is not None)
+        finally:
+            self.store.note_group(job_id, None)
+
+    def _wait(self, running: subprocess.Popen[bytes], *, cancelled: Callable[[], bool]) -> int:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return running.wait(timeout=LOOK_SECONDS)
+            if cancelled():
+                return end_group(running)
+
+
+def end_group(running: subprocess.Popen[bytes]) -> int:
+    """Ends a command with everything it started; gives its exit code."""
+    for number, seconds in POLITE:
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            running.wait(timeout=seconds)
+            break
+    # What it started and left behind goes too; the group lives as long as one of them does.
+    with suppress(ProcessLookupError):
+        os.killpg(running.pid, signal.SIGKILL)
+    return running.wait()
+
+
+def own_command() -> tuple[str, ...]:
+    """How this program is called from this environment."""
+    return (sys.executable, "-m", "tipbench")
+
+
+@contextmanager
+def _open_log(path: Path) -> Generator[BinaryIO]:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "ab", buffering=0) as log:
+        yield log
+
+
+def _say(log: BinaryIO, line: str) -> None:
+    log.write(f"[{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())}] {line}\n".encode())

@@ -1,0 +1,155 @@
+"""A real server and a real Chromium for the tests of the panel."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import httpx2
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from tests.admin.conftest import PASSWORD
+from tipbench.admin.accounts import Role
+from tipbench.admin.parts import make_parts
+from tipbench.cli.session import make_stamps
+from tipbench.settings import Settings
+
+FLAGS = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
+START_SECONDS = 120.0
+PEOPLE: dict[str, Role] = {"ada": "admin", "jo": "judge", "kim": "judge", "vi": "viewer"}
+
+
+def find_chromium() -> str:
+    """Where a Chromium is; without one the test is skipped."""
+    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
+        found = shutil.which(name)
+        if found:
+            return found
+    pytest.skip("no Chromium here: apt-get install chromium")
+
+
+@dataclass
+class Server:
+    """`tipbench serve` as a process, which can be killed and started again."""
+
+    settings: Settings
+    port: int
+    workers: int
+    environ: dict[str, str] = field(default_factory=dict[str, str])
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tipbench", "serve", f"--port={self.port}", f"--workers={self.workers}"],
+            env=os.environ
+            | {"TIPBENCH_HOME": str(self.settings.home), "MLFLOW_TRACKING_URI": str(self.settings.mlflow_url)}
+            | self.environ,
+            cwd=self.settings.home,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        end = time.monotonic() + START_SECONDS
+        while not self._answers():
+            assert time.monotonic() < end, "the server does not start"
+            assert self.process.poll() is None, "the server ended"
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        try:
+            return httpx2.get(f"{self.url}/sign-in", timeout=5).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    def kill(self) -> None:
+        """As a crash would: at once, with all its workers."""
+        assert self.process is not None
+        os.killpg(self.process.pid, 9)
+        self.process.wait(10)
+
+
+@contextmanager
+def run_server(
+    home: Path, mlflow_url: str, *, workers: int = 1, environ: dict[str, str] | None = None
+) -> Generator[Server]:
+    """A server with one user of each role, and a second judge."""
+    settings = Settings(home=home, mlflow_url=mlflow_url)
+    home.mkdir(parents=True, exist_ok=True)
+    parts = make_parts(settings, make_stamps())
+    if not parts.accounts.list_users():
+        for name, role in PEOPLE.items():
+            parts.accounts.create(name, role, PASSWORD, by="test")
+    parts.close()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = Server(settings, port, workers, environ or {})
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@dataclass
+class Visitor:
+    """Somebody with a browser, who notes what must not happen."""
+
+    page: Page
+    server: Server
+    violations: list[str] = field(default_factory=list[str])
+    strangers: list[str] = field(default_factory=list[str])
+
+    def go(self, place: str, name: str = "") -> None:
+        self.page.goto(f"{self.server.url}{place}{quote(name, safe='')}")
+
+    def judge(self, name: str) -> None:
+        """To the desk: the open sitting, or a short new one."""
+        self.page.goto(f"{self.server.url}/judge/{quote(name, safe='')}?blocks=1")
+
+    def sign_in(self, name: str) -> None:
+        self.go("/sign-in")
+        self.page.get_by_label("Name").fill(name)
+        self.page.get_by_label("Password").fill(PASSWORD)
+        self.page.get_by_role("button", name="Sign in").click()
+        self.page.wait_for_url(f"{self.server.url}/")
+
+
+@contextmanager
+def visit(browser: Browser, server: Server, name: str, **options: object) -> Generator[Visitor]:
+    """A visitor who is signed in; violations of the policy and requests to elsewhere fail the test."""
+    context: BrowserContext = browser.new_context(**options)  # pyright: ignore[reportArgumentType]
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    visitor = Visitor(page, server)
+    page.on(
+        "console",
+        lambda said: visitor.violations.append(said.text) if "Content Security Policy" in said.text else None,
+    )
+    page.on("pageerror", lambda error: visitor.violations.append(str(error)))
+    page.on(
+        "request",
+        lambda asked: (
+            visitor.strangers.append(asked.url)
+            if urlsplit(asked.url).scheme.startswith("http")
+            and urlsplit(asked.url).netloc != urlsplit(server.url).netloc
+            else None
+        ),
+    )
+    if name:
+        visitor.sign_in(name)
+    yield visitor
+    context.close()
+    assert visitor.violations == []
+    assert visitor.strangers == []

@@ -1,0 +1,72 @@
+"""One judged experiment on the real MLflow for all tests here; servers with data folders of their own."""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.admin.making import collect_small
+from tests.ranking.campaign import judge_lazily, open_judging
+from tipbench.admin.app import make_app
+from tipbench.admin.parts import Parts, make_parts
+from tipbench.cli.session import make_stamps
+from tipbench.settings import Settings
+from tipbench.tracking import open_tracking
+
+PASSWORD = "correct horse battery"
+HERE = {"Sec-Fetch-Site": "same-origin"}
+"""What a browser adds to requests of our own pages."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A server in this process."""
+
+    parts: Parts
+    client: TestClient
+
+    def as_(self, role: str) -> dict[str, str]:
+        """The header of a token of that role; nobody has none."""
+        if role == "nobody":
+            return {}
+        _, secret = self.parts.credentials.make_token(f"the-{role}", label="test", days=1, by="test")
+        return {"Authorization": f"Bearer {secret}"}
+
+
+@contextmanager
+def open_site(settings: Settings) -> Generator[Site]:
+    parts = make_parts(settings, make_stamps())
+    for role in ("admin", "judge", "viewer"):
+        parts.accounts.create(f"the-{role}", role, PASSWORD, by="test")
+    app = make_app(parts, dispatch=False)
+    with TestClient(app, base_url="http://localhost", follow_redirects=False) as client:
+        yield Site(parts, client)
+
+
+@pytest.fixture(scope="module")
+def judged(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An experiment with a slash in its name: 3 models × 2 prompts × 2 scenarios, half of it judged."""
+    home = tmp_path_factory.mktemp("judged")
+    name = f"team/{uuid4().hex[:8]} ü?#%"
+    with open_tracking(Settings(home=home, mlflow_url=mlflow_url)) as tracking:
+        collect_small(tracking, name)
+        judge_lazily(open_judging(tracking, home), name, folder=home, blocks=4)
+    return name
+
+
+@pytest.fixture(scope="module")
+def site(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    settings = Settings(home=tmp_path_factory.mktemp("site"), mlflow_url=mlflow_url)
+    with open_site(settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def fresh_site(mlflow_url: str, tmp_path: Path) -> Iterator[Site]:
+    """A server whose users and jobs are this test's alone."""
+    with open_site(Settings(home=tmp_path / "home", mlflow_url=mlflow_url, judge_model="smollm2")) as opened:
+        yield opened

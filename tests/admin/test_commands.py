@@ -1,0 +1,64 @@
+"""`tipbench admin`, `tipbench jobs` and `tipbench serve` as commands."""
+
+import io
+import sys
+
+import pytest
+
+from tests.conftest import Cli
+from tipbench.admin.parts import make_parts
+from tipbench.cli.session import make_stamps
+from tipbench.jobs.records import Step
+from tipbench.jobs.store import NewJob
+from tipbench.settings import Settings
+
+
+def type_in(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+
+
+def test_the_first_admin_is_made_on_the_command_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    type_in(monkeypatch, "a long password\n")
+    cli.ok("admin", "create-user", "ada", "--password-stdin")
+    parts = make_parts(Settings(home=cli.home), make_stamps())
+    found = parts.accounts.check_password("ada", "a long password")
+    assert found is not None
+    assert found.role == "admin"
+    type_in(monkeypatch, "a long password\n")
+    again = cli("admin", "create-user", "ada", "--password-stdin")
+    assert (again.code, "already" in again.err) == (2, True)
+    type_in(monkeypatch, "short\n")
+    assert cli("admin", "create-user", "ben", "--password-stdin").code == 2
+    assert "ada" in cli.ok("admin", "users").out
+    secret = cli.ok("admin", "create-token", "ada", "--days", "1").out.strip()
+    user = parts.credentials.token_user(secret)
+    assert user is not None
+    assert user.name == "ada"
+    type_in(monkeypatch, "another password\n")
+    cli.ok("admin", "set-password", "ada", "--password-stdin")
+    assert parts.accounts.check_password("ada", "a long password") is None
+    parts.close()
+
+
+def test_jobs_are_listed_shown_and_cancelled_on_the_command_line(cli: Cli) -> None:
+    parts = make_parts(Settings(home=cli.home), make_stamps())
+    steps = (Step(name="check", arguments=("jobs", "list")),)
+    done, queued = (
+        parts.jobs.add(NewJob("collect", "e", "ada", steps, make_stamps().new_id())) for _ in range(2)
+    )
+    cli.ok("jobs", "work", done.id)
+    listed = {job["id"]: job["state"] for job in cli.ok("jobs", "list", "--json").json()}
+    assert listed == {done.id: "done", queued.id: "queued"}
+    assert "$ tipbench jobs list" in cli.ok("jobs", "log", done.id).out
+    cli.ok("jobs", "cancel", queued.id)
+    assert "cancelled" in cli.ok("jobs", "list").out
+    assert cli("jobs", "cancel", "none").code == 2
+    parts.close()
+
+
+def test_serving_beyond_this_machine_needs_a_flag_and_says_what_to_put_in_front(cli: Cli) -> None:
+    refused = cli("serve", "--host", "0.0.0.0")
+    assert refused.code == 2
+    assert "--expose" in refused.err
+    assert "TLS" in refused.err
+    assert cli("serve", "--public-url", "bench.example").code == 2

@@ -1,0 +1,254 @@
+"""The panel in a real Chromium, on a real server and a real MLflow."""
+
+import os
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.admin.browser import FLAGS, Server, Visitor, find_chromium, run_server, visit
+from tests.admin.making import collect_small
+from tests.ranking.campaign import ScriptedEngine, judge_lazily, open_judging
+from tests.sheets import REFERENCES
+from tipbench.settings import Settings
+from tipbench.tracking import open_tracking
+
+WORKERS = int(os.environ.get("TIPBENCH_TEST_WORKERS", "1"))
+AXE = Path(str(files("axe_playwright_python"))) / "axe.min.js"
+SHOTS = os.environ.get("TIPBENCH_TEST_SHOTS", "")
+HOSTILE = (
+    '<script>document.title="owned"</script>',
+    "<img src=x onerror='document.title=\"owned\"'>",
+    "{{ 7*7 }} \u202eevil\u202c \x1b[31m",
+)
+
+pytestmark = [pytest.mark.timeout(900)]
+expect.set_options(timeout=60_000)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=find_chromium(), args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def bench(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An experiment of 3 models × 2 prompts × 2 scenarios, partly judged, with hostile texts in it."""
+    home = tmp_path_factory.mktemp("bench")
+    name = f"panel/{uuid4().hex[:8]}"
+
+    def write(prompt: str, rng: Random) -> str:
+        return "\n".join(f"{n}. Tip {rng.randint(100, 999)} {HOSTILE[n % 3]}" for n in range(1, 4))
+
+    engine = ScriptedEngine({"llama3.2:1b": 0.9, "qwen2.5:0.5b": 0.3, "<b>bold</b>": 0.5}, write=write)
+    with open_tracking(Settings(home=home, mlflow_url=mlflow_url)) as tracking:
+        collect_small(tracking, name, engine=engine)
+        judge_lazily(open_judging(tracking, home), name, folder=home, blocks=2)
+    return name
+
+
+@pytest.fixture(scope="module")
+def server(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with run_server(tmp_path_factory.mktemp("server") / "home", mlflow_url, workers=WORKERS) as running:
+        yield running
+
+
+def shoot(page: Page, name: str) -> None:
+    """A picture of the page, if pictures are wanted."""
+    if SHOTS:
+        page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)
+
+
+def press_scores(page: Page) -> None:
+    """Scores the item on the screen with the keyboard; anchors get what they deserve."""
+    deserved = REFERENCES.get(page.get_by_test_id("tip").inner_text(), {})
+    for scale in page.locator("fieldset[data-scale]").all():
+        page.keyboard.press(str(deserved.get(scale.get_attribute("data-scale") or "", 3)))
+        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def press_one_item(page: Page) -> None:
+    """The same, and waits until the next one is there."""
+    before = page.get_by_test_id("progress").inner_text()
+    press_scores(page)
+    expect(page.get_by_test_id("progress")).not_to_have_text(before)
+
+
+PLACES = ("/", "/e/", "/side/", "/judges/", "/promotions/", "/judging", "/jobs", "/people", "/run")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_and_is_accessible(browser: Browser, server: Server, bench: str, scheme: str) -> None:
+    found: list[str] = []
+    with visit(browser, server, "ada", color_scheme=scheme) as visitor:
+        page = visitor.page
+        for place in PLACES:
+            name = bench if place.count("/") > 1 else ""
+            for width in (360, 768, 1280):
+                page.set_viewport_size({"width": width, "height": 900})
+                if width == 360:
+                    visitor.go(place, name)
+                over = page.evaluate(
+                    "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+                )
+                found += [f"{place} at {width}: {over} px too wide"] if over > 0 else []
+                shoot(page, f"{place.strip('/') or 'experiments'}-{width}-{scheme}")
+            kept = list(visitor.violations)
+            page.evaluate(AXE.read_text())
+            problems: list[dict[str, Any]] = page.evaluate(
+                "() => axe.run(document).then((all) => all.violations)"
+            )
+            visitor.violations[:] = kept  # axe brings styles of its own
+            found += [f"{place}: {each['id']} {each['nodes'][0]['html'][:120]}" for each in problems]
+    assert not found, "\n".join(found)
+
+
+def test_the_board_shows_arms_and_drills_down_to_texts_that_do_nothing(
+    browser: Browser, server: Server, bench: str
+) -> None:
+    with visit(browser, server, "vi") as visitor:
+        page = visitor.page
+        page.get_by_label("Name contains").fill(bench)
+        page.get_by_role("button", name="Find").click()
+        page.get_by_role("link", name=bench, exact=True).click()
+        expect(page.get_by_test_id("answer")).to_be_visible()
+        page.get_by_test_id("heat").get_by_role("link").last.click()
+        expect(page.get_by_test_id("arm")).to_contain_text("qwen2.5:0.5b")
+        page.get_by_test_id("cells").get_by_role("link").first.click()
+        expect(page.get_by_test_id("candidate").nth(2)).to_contain_text("<script>")
+        assert "owned" not in page.title()
+        assert "\x1b" not in page.content()
+        assert "\u202e" not in page.content()
+        expect(page.get_by_role("button", name="Run collection")).to_have_count(0)
+
+
+def test_two_keys_in_one_frame_store_one_score(browser: Browser, server: Server, bench: str) -> None:
+    with visit(browser, server, "jo") as visitor:
+        page = visitor.page
+        visitor.judge(bench)
+        expect(page.get_by_test_id("tip")).to_be_visible()
+        assert "llama3.2" not in page.content()
+        page.evaluate(
+            "() => { for (const key of ['4', '4']) "
+            "document.body.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true})); }"
+        )
+        assert page.locator("fieldset[data-scale] :checked").count() == 1
+        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        page.keyboard.press("u")
+        assert page.locator("fieldset[data-scale] :checked").count() == 0
+        shoot(page, "judge-1280-light")
+
+
+def test_a_judge_is_blind_undoes_and_is_refused_after_the_sign_out(
+    browser: Browser, server: Server, bench: str
+) -> None:
+    with visit(browser, server, "jo") as visitor:
+        page = visitor.page
+        visitor.judge(bench)
+        press_one_item(page)
+        first = page.get_by_test_id("progress").inner_text()
+        page.keyboard.press("u")
+        expect(page.locator("fieldset[data-scale] :checked")).to_have_count(3)
+        visitor.go("/e/", bench)
+        expect(page.get_by_role("heading", name="You may not see this")).to_be_visible()
+        visitor.judge(bench)
+        expect(page.get_by_test_id("progress")).to_have_text(first)
+        page.evaluate("() => fetch('/sign-out', {method: 'POST'})")
+        press_scores(page)
+        page.wait_for_url("**/sign-in")
+        visitor.sign_in("jo")
+        visitor.judge(bench)
+        expect(page.get_by_test_id("progress")).to_have_text(first)
+
+
+def test_two_judges_at_once_get_different_tips_and_the_server_may_go_away(
+    browser: Browser, server: Server, bench: str
+) -> None:
+    with visit(browser, server, "jo") as one, visit(browser, server, "kim") as two:
+        one.judge(bench)
+        two.judge(bench)
+        ids = [each.page.get_by_test_id("tip").get_attribute("data-id") for each in (one, two)]
+        assert ids[0] != ids[1]
+        press_one_item(two.page)
+        before = one.page.get_by_test_id("progress").inner_text()
+        server.kill()
+        press_scores(one.page)
+        expect(one.page.get_by_role("alert").first).to_contain_text("Not saved")
+        server.start()
+        one.page.get_by_role("button", name="Save").click()
+        expect(one.page.get_by_test_id("progress")).not_to_have_text(before)
+        expect(one.page.locator("#alert")).to_be_hidden()
+        finish(one)
+
+
+def finish(visitor: Visitor) -> None:
+    """Judges to the end and closes the sitting."""
+    page = visitor.page
+    while page.get_by_test_id("tip").count():
+        press_one_item(page)
+    page.get_by_role("button", name="Close the sitting").click()
+    expect(page.get_by_test_id("outcome")).to_be_visible()
+    shoot(page, "closed-1280-light")
+    assert page.get_by_test_id("outcome").inner_text() == "accepted"
+
+
+def test_the_form_says_what_is_wrong_beside_the_field_and_starts_a_job(
+    browser: Browser, server: Server, bench: str
+) -> None:
+    with visit(browser, server, "ada") as visitor:
+        page = visitor.page
+        page.get_by_role("link", name="Run collection").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Tips a cell").fill("99")
+        dialog.get_by_label("Temperature").fill("warm")
+        dialog.get_by_label("Models", exact=True).fill("{error.args} <b>")
+        dialog.get_by_role("button", name="Start").click()
+        expect(dialog.locator("#p-n_tips")).to_have_text("At most 50.")
+        expect(dialog.locator("#p-temperature")).to_have_text("Give a number.")
+        expect(dialog.get_by_label("Models", exact=True)).to_have_value("{error.args} <b>")
+        shoot(page, "form-errors-1280-light")
+        dialog.get_by_label("Tips a cell").fill("3")
+        dialog.get_by_label("Temperature").fill("0.5")
+        dialog.get_by_label("Models", exact=True).fill("no-such-model")
+        dialog.get_by_label("Experiment").fill(f"{bench}-run")
+        dialog.get_by_role("button", name="Start").click()
+        expect(dialog.get_by_test_id("state")).to_have_text("failed", timeout=120_000)
+        expect(dialog.get_by_test_id("log")).to_contain_text("no-such-model")
+
+
+def test_pages_work_without_javascript(browser: Browser, server: Server, bench: str) -> None:
+    with visit(browser, server, "kim", java_script_enabled=False) as visitor:
+        page = visitor.page
+        visitor.judge(bench)
+        before = page.get_by_test_id("progress").inner_text()
+        for scale in page.locator("fieldset[data-scale]").all():
+            scale.locator("input[value='3']").check(force=True)
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_test_id("progress")).not_to_have_text(before)
+
+
+def test_an_admin_lets_somebody_in_and_makes_a_token_that_is_shown_once(
+    browser: Browser, server: Server
+) -> None:
+    with visit(browser, server, "ada") as visitor:
+        page = visitor.page
+        visitor.go("/people")
+        page.get_by_text("Let somebody in").click()
+        page.get_by_label("Name").fill("new.one")
+        page.get_by_label("Password, 10 characters at least").fill("a long enough one")
+        page.get_by_role("button", name="Create").click()
+        expect(page.get_by_role("rowheader", name="new.one")).to_be_visible()
+        page.get_by_text("Make a token for a program of yours").click()
+        page.get_by_role("button", name="Make", exact=True).click()
+        secret = page.get_by_test_id("secret").inner_text()
+        assert secret.startswith("tb_")
+        visitor.go("/people")
+        assert secret not in page.content()

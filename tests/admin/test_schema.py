@@ -1,0 +1,69 @@
+"""schemathesis over the API: whatever is sent, nothing breaks and every answer is documented."""
+
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from tests.admin.conftest import PASSWORD
+from tipbench.admin.app import make_app
+from tipbench.admin.parts import Parts, make_parts
+from tipbench.cli.session import make_stamps
+from tipbench.settings import Settings
+
+CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+
+
+@contextmanager
+def serve(parts: Parts) -> Generator[str]:
+    """The application behind a real socket; jobs are queued and never run."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = uvicorn.Server(
+        uvicorn.Config(make_app(parts, dispatch=False), host="127.0.0.1", port=port, log_level="warning")
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_nothing_that_is_sent_breaks_the_api(mlflow_url: str, tmp_path: Path, judged: str) -> None:
+    parts = make_parts(Settings(home=tmp_path / "home", mlflow_url=mlflow_url), make_stamps())
+    cases = 0
+    with serve(parts) as url:
+        for role in ("admin", "judge", "viewer", "nobody"):
+            headers: list[str] = []
+            if role != "nobody":
+                parts.accounts.create(f"the-{role}", role, PASSWORD, by="test")
+                _, secret = parts.credentials.make_token(f"the-{role}", label="", days=1, by="test")
+                headers = ["-H", f"Authorization: Bearer {secret}"]
+            found = subprocess.run(
+                [
+                    *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}/api/openapi.json", *headers),
+                    *("--include-path-regex", "^/api", "-c", CHECKS, "--seed", "1", "--no-color"),
+                    *("--phases", "examples,coverage,fuzzing", "-n", "15", "--exclude-path-regex", "stream"),
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert found.returncode == 0, f"{role}: {found.stdout[-6000:]}{found.stderr[-2000:]}"
+            cases += int(re.findall(r"(\d+) generated", found.stdout)[-1])
+    assert cases >= 2_000

@@ -1,0 +1,113 @@
+"""Webhooks: written with the change they tell of, signed, sent at least once, nowhere else."""
+
+import json
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.conftest import Bench
+from tipbench.cli.session import make_stamps
+from tipbench.errors import UsageError
+from tipbench.jobs.opening import open_jobs
+from tipbench.jobs.outbox import sign
+from tipbench.settings import Settings
+
+SECRET = "a long random secret"
+
+
+class Listener(ThreadingHTTPServer):
+    """Answers as it is told to and keeps what it got."""
+
+    def __init__(self, statuses: list[int], *, location: str = "") -> None:
+        self.statuses = statuses
+        self.location = location
+        self.got: list[tuple[dict[str, str], str]] = []
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        assert isinstance(self.server, Listener)
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.server.got.append((dict(self.headers.items()), body))
+        self.send_response(self.server.statuses.pop(0) if self.server.statuses else 200)
+        if self.server.location:
+            self.send_header("Location", self.server.location)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        return
+
+
+@contextmanager
+def listen(statuses: list[int], *, location: str = "") -> Generator[Listener]:
+    with Listener(statuses, location=location) as listener:
+        thread = threading.Thread(target=listener.serve_forever)
+        thread.start()
+        try:
+            yield listener
+        finally:
+            listener.shutdown()
+            thread.join()
+
+
+def open_with(home: Path, url: str) -> Bench:
+    settings = Settings(home=home, webhook_urls=url, webhook_secret=SECRET)
+    return Bench(settings, open_jobs(settings, make_stamps()))
+
+
+def due_now(bench: Bench) -> None:
+    with bench.store.database.change() as change:
+        change.execute("UPDATE deliveries SET next_ms = 0")
+
+
+def test_the_end_of_a_job_is_told_with_a_signature_until_somebody_takes_it(tmp_path: Path) -> None:
+    with listen([500, 200]) as listener:
+        bench = open_with(tmp_path, listener.url)
+        job = bench.add("pass")
+        bench.work(job)
+        assert bench.store.outbox.deliver_due(bench.store.database) == 0
+        assert bench.store.outbox.deliver_due(bench.store.database) == 0, "not due again yet"
+        due_now(bench)
+        assert bench.store.outbox.deliver_due(bench.store.database) == 1
+        due_now(bench)
+        assert bench.store.outbox.deliver_due(bench.store.database) == 0, "it was taken"
+        (headers, body), (again, same) = listener.got
+    facts = json.loads(body)
+    assert (facts["kind"], facts["job"], facts["state"]) == ("job.ended", job.id, "done")
+    assert body == same
+    assert headers["X-Tipbench-Event"] == again["X-Tipbench-Event"] == facts["id"]
+    expected = sign(body, event_id=facts["id"], at_ms=facts["at_ms"], secret=SECRET)
+    assert headers["X-Tipbench-Signature"] == expected
+
+
+def test_a_webhook_that_redirects_is_not_followed(tmp_path: Path) -> None:
+    with listen([]) as elsewhere, listen([302], location=elsewhere.url) as listener:
+        bench = open_with(tmp_path, listener.url)
+        bench.work(bench.add("pass"))
+        assert bench.store.outbox.deliver_due(bench.store.database) == 0
+        assert len(listener.got) == 1
+        assert elsewhere.got == []
+
+
+def test_an_event_for_a_webhook_that_is_not_configured_any_more_is_sent_nowhere(tmp_path: Path) -> None:
+    with listen([]) as listener:
+        bench = open_with(tmp_path, listener.url)
+        bench.work(bench.add("pass"))
+        later = open_with(tmp_path, "http://127.0.0.1:9/other")
+        assert later.store.outbox.deliver_due(later.store.database) == 0
+        assert listener.got == []
+
+
+def test_webhooks_need_a_secret(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="without webhook_secret"):
+        open_jobs(Settings(home=tmp_path, webhook_urls="http://127.0.0.1:1"), make_stamps())
