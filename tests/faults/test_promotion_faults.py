@@ -1,6 +1,6 @@
 """Faults at every request of gate, promote and rollback: the alias is on the old champion or the new one.
 
-`make test` strikes every tenth request with one fault each, in turn; `make test-faults` with all of them, and
+`make test` strikes every twentieth request with one fault each, in turn; `make test-faults` with all of them, and
 writes the table beside.
 """
 
@@ -147,6 +147,8 @@ def test_a_decision_survives_every_fault_at_every_request(bench: Bench, command:
     rows: list[tuple[int, str, dict[str, str]]] = []
     wrong: list[str] = []
     places = positions(expected.requests)
+    if places.step > 1:
+        places = places[::2]
     for at in places:
         cells: dict[str, str] = dict.fromkeys(FAULTS, "")
         name = ""
