@@ -32,7 +32,7 @@ router = APIRouter(include_in_schema=False)
 @router.get("/judging")
 def show_waiting(request: Request, user: PageViewer, parts: Server) -> Response:
     """What waits for a judge, by experiment; no arm is named."""
-    page = list_page(parts, contains="", limit=200, skip=0)
+    page = list_page(parts, contains="", limit=50, skip=0)
     return render(request, "judging.html", user=user, page=page)
 
 
