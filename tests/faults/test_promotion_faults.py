@@ -1,7 +1,7 @@
 """Faults at every request of gate, promote and rollback: the alias is on the old champion or the new one.
 
-`make test` strikes every twentieth request with one fault each, in turn; `make test-faults` with all of them, and
-writes the table beside.
+`make test` strikes every twentieth request with one fault each, in turn; `make test-faults` with all of
+them, and writes the table beside.
 """
 
 import os

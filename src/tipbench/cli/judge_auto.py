@@ -105,9 +105,7 @@ def _auto_judging(session: Session, report: Callable[[int, int], None]) -> AutoJ
     return AutoJudging(open_judging(session), session.settings.home / "auto", report)
 
 
-def print_outcome(
-    session: Session, judge: JudgeModel, outcome: AutoOutcome | None, *, anyway: bool
-) -> None:
+def print_outcome(session: Session, judge: JudgeModel, outcome: AutoOutcome | None, *, anyway: bool) -> None:
     """What became of it, and what to do next."""
     say, name = session.say, shlex.quote(session.settings.experiment)
     if outcome is None:
