@@ -31,6 +31,7 @@ NEEDS_ENGINE = {
     "engines/test_llamacpp.py",
     "engines/test_one_memory.py",
     "faults/test_faults.py",
+    "improve/test_improve_real.py",
     "judging/test_auto_real.py",
     "test_headline.py",
     "test_interruptions.py",

@@ -29,7 +29,7 @@ def test_a_defect_that_a_real_model_falls_for_is_found_and_removed(
     cli: Cli, tmp_path: Path, experiment_name: str
 ) -> None:
     pack = tmp_path / "pack"
-    write_pack(pack, training=4)
+    write_pack(pack, training=2)
     manifest = (pack / "pack.toml").read_text().replace("max_tokens = 320", f"max_tokens = {MAX_TOKENS}")
     (pack / "pack.toml").write_text(manifest)
     (pack / "prompts" / "v1.md").write_text(PROMPT.replace("{{diversity}}", f"{DEFECT}\n{{{{diversity}}}}"))
