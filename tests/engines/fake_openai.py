@@ -1,14 +1,14 @@
 """A server that answers by script: for faults that a real one does not produce on demand."""
 
 import json
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+from tests.http_server import serve
 from tipbench.engines.machine_lock import MachineLock
 from tipbench.engines.openai_api import Access
 from tipbench.engines.openai_compatible import OpenAiEngine
@@ -84,17 +84,9 @@ def run_fake(*script: Scripted) -> Generator[FakeOpenAi]:
     class Handler(_Handler):
         owner = fake
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    fake.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    try:
+    with serve(Handler) as url:
+        fake.url = f"{url}/v1"
         yield fake
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 class Bench:

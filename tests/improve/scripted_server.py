@@ -2,14 +2,14 @@
 
 import json
 import re
-import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from random import Random
 from typing import Any
 
+from tests.http_server import serve
 from tests.judging.counting_judge import FENCE
 from tests.promotion.campaign import read_scores
 
@@ -55,17 +55,9 @@ def run_server(server: ScriptedServer) -> Generator[ScriptedServer]:
     class Handler(_Handler):
         owner = server
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    http.daemon_threads = True
-    thread = threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    server.url = f"http://127.0.0.1:{http.server_address[1]}/v1"
-    try:
+    with serve(Handler) as url:
+        server.url = f"{url}/v1"
         yield server
-    finally:
-        http.shutdown()
-        http.server_close()
-        thread.join()
 
 
 class _Handler(BaseHTTPRequestHandler):

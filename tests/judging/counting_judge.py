@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from tests.http_server import serve
 from tests.sheets import REFERENCES
 
 MODEL, OTHER_MODEL = "counting", "counting-too"
@@ -100,17 +101,9 @@ def run_judge() -> Generator[CountingJudge]:
     class Handler(_Handler):
         owner = judge
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    judge.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    try:
+    with serve(Handler) as url:
+        judge.url = f"{url}/v1"
         yield judge
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -101,11 +101,12 @@ def collect_campaign(
     scenarios: int = 6,
     prompts: int = 3,
     engine: ScriptedEngine | None = None,
+    pack_name: str | None = None,
 ) -> Pack:
     """Generates every cell; gives the pack, which is the experiment's own: so is its champion."""
     engine = engine or ScriptedEngine(SKILL)
     files = dict(make_pack(scenarios, prompts=prompts).files)
-    files["pack.toml"] = files["pack.toml"].replace('name = "tip"', f'name = "{experiment}"', 1)
+    files["pack.toml"] = files["pack.toml"].replace('name = "tip"', f'name = "{pack_name or experiment}"', 1)
     pack = parse_pack(files)
     options = Options(sampling=Sampling(), n_tips=5, diversity=True, seed=1)
     cells = [

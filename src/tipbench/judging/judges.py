@@ -1,17 +1,16 @@
 """The judges as instruments: every sitting with its drift, and how far judges agree."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from statistics import fmean
 from typing import Literal
 
+from tipbench.agreement import agree_on_flags, find_pairs, list_verdicts, mark_sitting, sort_by_judge
 from tipbench.judging.noise import read_noise
 from tipbench.judging.spots import Disagreement, FlaggedPair, add_spread, measure_disagreement
 from tipbench.judging.status import SittingLine, sitting_line
 from tipbench.records import Record, Rubric
-from tipbench.stats import ac1, krippendorff_alpha
-from tipbench.tracking.auto_sittings import read_grade
+from tipbench.stats import krippendorff_alpha
 from tipbench.tracking.cells import StoredCell
 from tipbench.tracking.evidence import Evidence, GivenVerdict
 from tipbench.tracking.sittings import StoredSitting
@@ -88,18 +87,23 @@ def read_judges(benches: Iterable[Bench], *, now_ms: int, threshold: float | Non
         JudgeSitting(
             experiment=name,
             closed_ms=sitting.closed_ms,
-            mark=_mark(sitting, exact),
+            mark=mark_sitting(sitting, also=_exact_mark(sitting, exact)),
             line=sitting_line(sitting, now_ms),
         )
         for name, sitting in sittings
     ]
     lines.sort(key=lambda each: (each.closed_ms or now_ms, each.line.sitting))
+    given = sort_by_judge(
+        (each, _Said(each, bench.rubric_of(each.cell)))
+        for bench in benches
+        for each in list_verdicts(bench.evidence)
+    )
     measured = [
         measure_disagreement(b.evidence, b.rubric_of, experiment=b.name, threshold=threshold) for b in benches
     ]
     return JudgesReport(
         sittings=tuple(lines),
-        pairs=tuple(_compare_judges(_by_judge(benches))),
+        pairs=tuple(_compare(judges, both) for judges, both in find_pairs(given)),
         noise=tuple(_noise_line(bench) for bench in benches if bench.evidence.lazy),
         disagreements=tuple(
             add_spread(found, bench.evidence, bench.rubric_of)
@@ -141,28 +145,6 @@ class _Said:
         return self.given.sitting.facts.tier == "auto"
 
 
-Given = Mapping[str, Mapping[tuple[str, int], _Said]]
-"""Judge → candidate → what was said of it."""
-
-
-def _by_judge(benches: Iterable[Bench]) -> Given:
-    found: dict[str, dict[tuple[str, int], _Said]] = {}
-    for bench in benches:
-        for given in (*bench.evidence.lazy, *bench.evidence.auto, *bench.evidence.doubles):
-            if not given.verdict.failed:
-                place = (given.cell.run.run_id, given.verdict.slot)
-                mine = found.setdefault(given.sitting.judged_by, {})
-                mine.setdefault(place, _Said(given, bench.rubric_of(given.cell)))
-    return found
-
-
-def _compare_judges(given: Given) -> Iterable[JudgePair]:
-    for first, second in combinations(sorted(given), 2):
-        both = sorted(given[first].keys() & given[second].keys())
-        if both:
-            yield _compare((first, second), [(given[first][place], given[second][place]) for place in both])
-
-
 def _compare(judges: tuple[str, str], both: Sequence[tuple[_Said, _Said]]) -> JudgePair:
     automatic = any(said.by_code for pair in both for said in pair)
     composites = [(one.composite, other.composite) for one, other in both]
@@ -179,7 +161,7 @@ def _compare(judges: tuple[str, str], both: Sequence[tuple[_Said, _Said]]) -> Ju
         over="scales" if automatic else "composite",
         scales=_scale_alphas(both, rubric),
         bias=fmean(one - other for one, other in composites),
-        flags=_flag_agreements(both, rubric),
+        flags=agree_on_flags([(one.given.verdict, other.given.verdict) for one, other in both], rubric),
     )
 
 
@@ -190,15 +172,6 @@ def _scale_alphas(both: Sequence[tuple[_Said, _Said]], rubric: Rubric) -> dict[s
         alpha = krippendorff_alpha(ratings, metric="ordinal").value
         if alpha is not None:
             found[scale.name] = alpha
-    return found
-
-
-def _flag_agreements(both: Sequence[tuple[_Said, _Said]], rubric: Rubric) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for flag in rubric.flags:
-        agreed = ac1(*([pair[at].given.verdict.flags[flag.name] for pair in both] for at in (0, 1)))
-        if agreed is not None:
-            found[flag.name] = agreed
     return found
 
 
@@ -214,17 +187,5 @@ def _hit_all(sitting: StoredSitting) -> bool:
     return sitting.drift is not None and sitting.drift.exact and not sitting.drift.unanchored
 
 
-def _mark(sitting: StoredSitting, exact: set[str]) -> str:
-    marks: list[str] = []
-    if sitting.drift is not None:
-        marks += ["unanchored"] if sitting.drift.unanchored else list(sitting.drift.alarms)
-    if _hit_all(sitting) and sitting.judged_by in exact:
-        marks.append("exact")
-    grade = read_grade(sitting)
-    if grade is not None:
-        marks.append(grade.shown if grade.informative else f"uninformative: {grade.shown}")
-    if sitting.late:
-        marks.append("late answers")
-    if sitting.decision is not None:
-        marks.append(f"{'accepted' if sitting.decision.accept else 'refused'} by a person")
-    return ", ".join(marks)
+def _exact_mark(sitting: StoredSitting, exact: set[str]) -> list[str]:
+    return ["exact"] if _hit_all(sitting) and sitting.judged_by in exact else []

@@ -1,15 +1,13 @@
 """The judges of one experiment: every closed sitting with its drift, and how far each two agree."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
 from statistics import fmean
 
+from tipbench.agreement import agree_on_flags, find_pairs, list_verdicts, mark_sitting, sort_by_judge
 from tipbench.records import Rubric, Verdict
-from tipbench.stats import Alpha, ac1, krippendorff_alpha
-from tipbench.tracking.auto_sittings import read_grade
+from tipbench.stats import Alpha, krippendorff_alpha
 from tipbench.tracking.evidence import Evidence
-from tipbench.tracking.sittings import StoredDrift, StoredSitting
+from tipbench.tracking.sittings import StoredDrift
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ def list_closed_sittings(evidence: Evidence) -> tuple[JudgedSitting, ...]:
             state=sitting.state,
             closed_ms=sitting.closed_ms,
             drift=sitting.drift if sitting.drift and sitting.drift.anchors else None,
-            mark=_mark(sitting),
+            mark=mark_sitting(sitting),
         )
         for sitting in sorted(evidence.sittings, key=lambda each: (each.closed_ms, each.facts.token))
         if sitting.state in {"accepted", "refused"}
@@ -55,51 +53,19 @@ def list_closed_sittings(evidence: Evidence) -> tuple[JudgedSitting, ...]:
 
 def compare_judges(evidence: Evidence, rubric: Rubric) -> tuple[JudgePair, ...]:
     """Every two judges who met."""
-    given = _by_judge(evidence)
-    pairs: list[JudgePair] = []
-    for first, second in combinations(sorted(given), 2):
-        both = sorted(given[first].keys() & given[second].keys())
-        if both:
-            met = [(given[first][place], given[second][place]) for place in both]
-            pairs.append(_compare((first, second), met, rubric))
-    return tuple(pairs)
+    given = sort_by_judge((each, each.verdict) for each in list_verdicts(evidence))
+    return tuple(_compare(judges, both, rubric) for judges, both in find_pairs(given))
 
 
-def _compare(judges: tuple[str, str], met: list[tuple[Verdict, Verdict]], rubric: Rubric) -> JudgePair:
+def _compare(judges: tuple[str, str], both: list[tuple[Verdict, Verdict]], rubric: Rubric) -> JudgePair:
     ratings = [
-        (rubric.composite(one.scores, one.flags), rubric.composite(two.scores, two.flags)) for one, two in met
+        (rubric.composite(one.scores, one.flags), rubric.composite(two.scores, two.flags))
+        for one, two in both
     ]
-    flags = {
-        flag.name: ac1([one.flags[flag.name] for one, _ in met], [two.flags[flag.name] for _, two in met])
-        for flag in rubric.flags
-    }
     return JudgePair(
         judges=judges,
-        candidates=len(met),
+        candidates=len(both),
         alpha=krippendorff_alpha(ratings),
         bias=fmean(one - two for one, two in ratings),
-        flags={name: value for name, value in flags.items() if value is not None},
+        flags=agree_on_flags(both, rubric),
     )
-
-
-def _by_judge(evidence: Evidence) -> Mapping[str, Mapping[tuple[str, int], Verdict]]:
-    found: dict[str, dict[tuple[str, int], Verdict]] = {}
-    for given in (*evidence.lazy, *evidence.auto, *evidence.doubles):
-        if not given.verdict.failed:
-            mine = found.setdefault(given.sitting.judged_by, {})
-            mine.setdefault((given.cell.run.run_id, given.verdict.slot), given.verdict)
-    return found
-
-
-def _mark(sitting: StoredSitting) -> str:
-    marks: list[str] = []
-    if sitting.drift is not None:
-        marks += ["unanchored"] if sitting.drift.unanchored else list(sitting.drift.alarms)
-    grade = read_grade(sitting)
-    if grade is not None:
-        marks.append(grade.shown if grade.informative else f"uninformative: {grade.shown}")
-    if sitting.late:
-        marks.append("late answers")
-    if sitting.decision is not None:
-        marks.append(f"{'accepted' if sitting.decision.accept else 'refused'} by a person")
-    return ", ".join(marks)
