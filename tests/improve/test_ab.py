@@ -1,6 +1,6 @@
 """One command from prompts to a champion, stopped wherever a lazy judge is needed."""
 
-from tests.improve.conftest import DEFECT, Bench, fill_sheets
+from tests.improve.conftest import DEFECT, DEFECTIVE, GOOD, Bench, fill_sheets
 from tests.improve.scripted_server import MODEL, N_TIPS
 from tipbench.pack import read_pack
 
@@ -30,7 +30,7 @@ def test_one_command_collects_judges_asks_the_gate_and_promotes(bench: Bench) ->
 
 def test_what_is_not_better_is_not_promoted(bench: Bench) -> None:
     bench.name_first()
-    bench.server.level_of = lambda prompt: 9.0
+    bench.server.level_of = lambda prompt: GOOD if "friendly" in prompt else DEFECTIVE
     refused = bench.go_on(*ASKED)
     assert refused.code == 3, refused.out + refused.err
     assert "stays champion" in refused.out
