@@ -57,7 +57,7 @@ programs:
 	done
 
 test: check programs
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
 test-slow: setup
 	$(BIN)/pytest -m slow

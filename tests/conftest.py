@@ -26,18 +26,19 @@ SHARED = "TIPBENCH_TEST_SERVER_HOME"
 """Where the shared server lives. Set it yourself to keep one server over several test runs."""
 
 HERE = Path(__file__).parent
-NEEDS_ENGINE = {
+ENGINE = (
+    "test_headline.py",
+    "judging/test_auto_real.py",
+    "test_readme.py",
     "engines/test_contract.py",
     "engines/test_llamacpp.py",
     "engines/test_one_memory.py",
-    "faults/test_faults.py",
     "improve/test_improve_real.py",
-    "judging/test_auto_real.py",
-    "test_headline.py",
-    "test_interruptions.py",
-    "test_readme.py",
-}
-"""Files that would otherwise wait for each other, each in a worker that could do something else."""
+)
+"""Files that keep the engine busy. They would wait for each other, so one worker takes them all."""
+
+LONG = (*ENGINE, "faults/test_collect_faults.py", "faults/test_apply_faults.py", "test_interruptions.py")
+"""Files that are begun first: begun last they would run alone, on one core."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,10 +54,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files stay together, and one worker has all that keeps the engine busy: a machine has one engine."""
+    """Files stay together, those that share the engine too, and the longest come first."""
+    order = {file: place for place, file in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(_file_of(item), len(order)))
     for item in items:
-        file = item.path.relative_to(HERE).as_posix()
-        item.add_marker(pytest.mark.xdist_group("engine" if file in NEEDS_ENGINE else file))
+        file = _file_of(item)
+        item.add_marker(pytest.mark.xdist_group("engine" if file in ENGINE else file))
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.path.relative_to(HERE).as_posix()
 
 
 def _stop_shared_server(folder: Path) -> None:

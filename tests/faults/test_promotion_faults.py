@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from tests.fault_proxy import FAULTS, Fault, FaultProxy, Plan
-from tests.faults.test_faults import DRIVER, LATE_SECONDS, Bench, positions, write_table
+from tests.faults.table import DRIVER, LATE_SECONDS, Bench, positions, write_table
 from tests.official import MlflowClient
 from tests.promotion.campaign import Campaign, make_pack
 from tipbench.settings import Settings

@@ -1,7 +1,4 @@
-"""Faults by enumeration: every request of collect and of apply × every fault, then the command again.
-
-`make test` runs every tenth request, `make test-faults` all of them and writes the table beside.
-"""
+"""The table of faults: every request of a command × every fault, then the command again."""
 
 import os
 import shutil
@@ -9,30 +6,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import pytest
-
 from tests.fault_proxy import FAULTS, Fault, FaultProxy, Plan
 from tests.official import read_facts
-from tests.sheets import judge_soundly
-from tests.small_pack import write_small_pack
-from tipbench.cli.session import make_stamps
-from tipbench.collect import Store, collect_cells, plan_collect
-from tipbench.engines import open_engines
-from tipbench.grid import prepare_grid
-from tipbench.judging.handout import Request
-from tipbench.judging.phase import Judging
-from tipbench.settings import Settings
-from tipbench.tracking import open_tracking
 from tipbench.tracking.managed import ManagedFolder
-from tipbench.tracking.opening import open_managed_folder
 
-CELLS = 2
 LATE_SECONDS = 6.0
 DRIVER = Path(__file__).with_name("driver.py")
 
@@ -118,14 +101,6 @@ def run_row(bench: Bench, command: str, last: Path, *, experiment: str, fault: F
     return Outcome(facts, len(proxy.requests), proxy.struck, generations, codes, complaints)
 
 
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory, models_folder: Path) -> Generator[Bench]:
-    work = tmp_path_factory.mktemp("faults")
-    folder = open_managed_folder(work / "server")
-    yield Bench(folder, folder.start().url, work, write_small_pack(work / "pack"), models_folder)
-    folder.stop()
-
-
 def positions(requests: int) -> range:
     """Every tenth request, or every one when the whole table is asked for."""
     return range(0, requests, int(os.environ.get("TIPBENCH_FAULT_STEP", "10")))
@@ -179,48 +154,3 @@ def run_table(bench: Bench, command: str, *, prepare: Callable[[], tuple[str, Pa
         if folder := os.environ.get("TIPBENCH_FAULT_TABLE"):
             Path(folder, f"{command}.md").write_text(write_table(command, rows), encoding="utf-8")
     assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.timeout(7200)
-def test_collect_survives_every_fault_at_every_request(bench: Bench) -> None:
-    run_table(bench, "collect", prepare=lambda: (f"collect-{uuid4().hex[:8]}", bench.pack))
-
-
-@pytest.mark.timeout(7200)
-def test_apply_survives_every_fault_at_every_request(bench: Bench) -> None:
-    base = f"base-{uuid4().hex[:8]}"
-    outcome = run_row(bench, "collect", bench.pack, experiment=base, fault="none", at=-1)
-    assert outcome.codes == [0], outcome.complaints
-    run_table(bench, "apply", prepare=lambda: prepare_sheet(bench, base))
-
-
-def prepare_sheet(bench: Bench, base: str) -> tuple[str, Path]:
-    """A copy of the base experiment with a filled sheet: nothing is generated again."""
-    name = f"apply-{uuid4().hex[:8]}"
-    home = bench.home()
-    settings = Settings(
-        home=home,
-        mlflow_url=bench.url,
-        experiment=name,
-        pack=str(bench.pack),
-        models="smollm2",
-        prompts="v1",
-        n_tips=2,
-    )
-    engines = open_engines(settings, report=print)
-    with open_tracking(settings) as tracking:
-        stamps = make_stamps()
-        cells = prepare_grid(settings, find_model=engines.admit)
-        experiment = tracking.ensure_experiment(name)
-        plan = plan_collect(
-            cells, tracking=tracking, experiment=experiment, reuse_from=tracking.find_experiment(base)
-        )
-        assert not plan.to_generate
-        store = Store(tracking, experiment, stamps, "claude-code")
-        assert len(list(collect_cells(plan, store=store, engine_of=engines.engine_of))) == CELLS
-        assert tracking.flush().left_in_journal == 0
-        sheet = bench.work / f"{name}.json"
-        Judging(tracking, stamps, home / "locks").hand_out(sheet, Request("the test"), experiment=name)
-    judge_soundly(sheet)
-    shutil.rmtree(home)
-    return name, sheet
