@@ -128,7 +128,7 @@ def test_never_two_models_when_one_of_them_judges(
     # The rubric needs more room than a prompt.
     variables = other.variables | {"TIPBENCH_CONTEXT_TOKENS": "4096"}
     judge = LocalJudge(other.name, other.model, other.home, other.user, variables, other.pack, author)
-    assert author.start(0).wait(PATIENCE_SECONDS) == 0
+    _finish(author.start(0))
     rng = random.Random(1)
     before = swaps()
     with WeightWatch(tmp_path, free_ollama.groups) as watch:
@@ -153,11 +153,13 @@ def _run_round(
     ), [process.poll() for process in processes]
     wait_for(lambda: processes[victim].poll() is not None, seconds=delay)
     processes[victim].send_signal(signal.SIGKILL)
-    for place, process in enumerate(processes):
-        words = process.communicate(timeout=PATIENCE_SECONDS)[0]
-        if place != victim:
-            assert process.returncode == 0, words
-    again = collectors[victim].start(seed)
-    words = again.communicate(timeout=PATIENCE_SECONDS)[0]
-    assert again.returncode == 0, words
+    processes.pop(victim).communicate(timeout=PATIENCE_SECONDS)
+    for process in processes:
+        _finish(process)
+    _finish(collectors[victim].start(seed))
     assert wait_for(lambda: not watch.look(), seconds=PATIENCE_SECONDS)
+
+
+def _finish(process: "subprocess.Popen[str]") -> None:
+    words = process.communicate(timeout=PATIENCE_SECONDS)[0]
+    assert process.returncode == 0, words
