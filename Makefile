@@ -2,13 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CODE := src tests benchmarks dags airflow-plugin
 UV_VERSION := 0.13.7
 # Some machines forbid bytecode: then every start of MLflow compiles it anew, 30 s instead of 8.
 unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
-.PHONY: help setup demo check format programs test test-slow test-faults ollama test-ollama test-ollama-newer bench requirements clean
+.PHONY: help setup demo check format programs test test-slow test-faults test-postgres ollama test-ollama test-ollama-newer test-airflow bench requirements clean
 
 help:
 	@echo "make demo         set everything up and do the main job: a real model, a real MLflow, a leaderboard"
@@ -18,9 +19,11 @@ help:
 	@echo "make format       let ruff format and fix"
 	@echo "make test-slow    the statistics' bars and the exotic MLflow servers"
 	@echo "make test-faults  the whole table of faults"
+	@echo "make test-postgres  the same with MLflow on Postgres, one fault a request"
 	@echo "make ollama       build a real Ollama server (needs Go, gcc, g++) with SmolLM2 and variants"
 	@echo "make test-ollama  the engine tests on that server"
 	@echo "make test-ollama-newer  the same on a newer server with a stand-in for its inference program"
+	@echo "make test-airflow the DAG on a real Airflow, in an environment of its own"
 	@echo "make bench        side-by-side measurements (benchmarks/)"
 	@echo "make requirements resolve the pinned requirement files again"
 
@@ -39,14 +42,14 @@ demo: setup
 	$(BIN)/tipbench demo
 
 check: setup
-	$(BIN)/ruff format --check --quiet src tests benchmarks
-	$(BIN)/ruff check --quiet src tests benchmarks
+	$(BIN)/ruff format --check --quiet $(CODE)
+	$(BIN)/ruff check --quiet $(CODE)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pyright
 
 format: setup
-	$(BIN)/ruff format src tests benchmarks
-	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
 
 # The browser and Redis: what is found, else Debian's packages where apt and the rights are there, else skipped by name.
 programs:
@@ -66,6 +69,15 @@ test-faults: setup
 	mkdir -p build/faults
 	TIPBENCH_FAULT_STEP=1 TIPBENCH_FAULT_TABLE=build/faults $(BIN)/pytest tests/faults
 
+# Debian's Postgres where apt and the rights are there; else the tests are skipped by name.
+test-postgres: setup
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { apt-get update -qq; apt-get install -y -qq postgresql; } >/dev/null 2>&1; } || \
+		echo "no Postgres, and no right to install it: these tests are skipped"
+	mkdir -p build/faults-postgres
+	TIPBENCH_FAULT_DATABASE=postgres TIPBENCH_FAULT_STEP=1 TIPBENCH_FAULT_TURN=1 TIPBENCH_FAULT_TABLE=build/faults-postgres \
+		$(BIN)/pytest tests/faults/test_collect_faults.py tests/faults/test_apply_faults.py
+
 ollama: setup
 	$(BIN)/python -m tests.engines.ollama_server
 
@@ -76,6 +88,21 @@ test-ollama-newer: ollama
 	TIPBENCH_TEST_OLLAMA_NEWER=1 $(BIN)/python -m tests.engines.ollama_server
 	TIPBENCH_TEST_OLLAMA_NEWER=1 $(BIN)/pytest -m ollama
 
+# Airflow, the newest we know and the oldest that will do: each in an environment of its own.
+.venv-airflow/.installed: requirements-airflow.txt airflow-plugin/pyproject.toml | $(BIN)/uv
+.venv-airflow-oldest/.installed: requirements-airflow-oldest.txt airflow-plugin/pyproject.toml | $(BIN)/uv
+.venv-airflow/.installed .venv-airflow-oldest/.installed:
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	$(BIN)/uv pip install --python $(@D)/bin/python --quiet --compile-bytecode --require-hashes -r $<
+	$(BIN)/uv pip install --python $(@D)/bin/python --quiet --no-deps --editable airflow-plugin
+	touch $@
+
+test-airflow: setup
+	@for version in airflow airflow-oldest; do \
+		$(MAKE) --no-print-directory .venv-$$version/.installed || { rm -rf .venv-$$version; echo "$$version cannot be installed here: its tests are skipped"; }; \
+	done
+	$(BIN)/pytest -m airflow tests/airflow
+
 bench: setup
 	$(BIN)/python -m benchmarks.headline
 	$(BIN)/python -m benchmarks.stats_bars
@@ -83,6 +110,8 @@ bench: setup
 requirements: $(BIN)/uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --all-extras pyproject.toml -o requirements.txt
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --all-extras --group dev -c requirements.txt pyproject.toml -o requirements-dev.txt
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --group airflow-plugin/pyproject.toml:newest -o requirements-airflow.txt
+	$(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --no-annotate --exclude-newer 2025-09-01 --group airflow-plugin/pyproject.toml:oldest -o requirements-airflow-oldest.txt
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf $(VENV) .venv-airflow .venv-airflow-oldest .pytest_cache .ruff_cache .import_linter_cache build dist

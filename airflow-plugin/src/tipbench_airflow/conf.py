@@ -1,0 +1,233 @@
+"""The configuration of a run: keys, limits and defaults, and the arguments that tipbench is called with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+Conf = Mapping[str, Any]
+
+MLFLOW_URL = "http://localhost:5000"
+OLLAMA_URL = "http://localhost:11434"
+TEXT = r"^[^\x00]*[^\x00\s][^\x00]*$"
+
+KEYS: dict[str, dict[str, Any]] = {
+    "models": {
+        "default": "qwen2.5:0.5b,qwen2.5:1.5b,gemma3:1b,llama3.2:3b",
+        "type": "string",
+        "pattern": TEXT,
+        "maxLength": 4000,
+        "description": "Comma-separated models, names from `tipbench models`",
+    },
+    "prompts": {
+        "default": "v1,v2-mentor,v3-few-shot",
+        "type": "string",
+        "pattern": TEXT,
+        "maxLength": 4000,
+        "description": "Comma-separated prompt versions",
+    },
+    "n_tips": {
+        "default": 5,
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 50,
+        "description": "Candidates per cell",
+    },
+    "n_scenarios": {
+        "default": 0,
+        "type": "integer",
+        "minimum": 0,
+        "maximum": 1_000_000,
+        "description": "Cap on scenarios, 0 = all of the set",
+    },
+    "temperature": {
+        "default": 0.7,
+        "type": "number",
+        "minimum": 0,
+        "maximum": 2,
+        "description": "Sampling temperature",
+    },
+    "diversity": {"default": False, "type": "boolean", "description": "Ask for tips that differ in angle"},
+    "seed": {
+        "default": 0,
+        "type": "integer",
+        "minimum": 0,
+        "exclusiveMaximum": 2**63,
+        "description": "Seed of the whole grid",
+    },
+    "scenarios": {
+        "default": "core",
+        "type": "string",
+        "pattern": TEXT,
+        "maxLength": 250,
+        "description": "Scenario set",
+    },
+    "judge_kind": {
+        "default": "claude-code",
+        "enum": ["claude-code", "human", "haiku"],
+        "description": "The judge the cells wait for",
+    },
+    "experiment": {
+        "default": "tip-bench-auto",
+        "type": "string",
+        "pattern": TEXT,
+        "maxLength": 500,
+        "description": "MLflow experiment",
+    },
+    "max_model_b": {
+        "default": 4.0,
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "description": "Refuse larger models (billions of parameters)",
+    },
+    "ollama_url": {
+        "default": OLLAMA_URL,
+        "type": "string",
+        "pattern": r"^https?://\S+$",
+        "maxLength": 2000,
+        "description": "Ollama; the default stands for each worker's own",
+    },
+    "mlflow_url": {
+        "default": None,
+        "type": ["null", "string"],
+        "pattern": r"^https?://\S+$",
+        "maxLength": 2000,
+        "description": f"MLflow; empty: the worker's MLFLOW_TRACKING_URI, else {MLFLOW_URL}",
+    },
+    "judge_model": {
+        "default": None,
+        "type": ["null", "string"],
+        "pattern": TEXT,
+        "maxLength": 250,
+        "description": "An automatic judge beside the other one; empty: none",
+    },
+    "until": {
+        "default": "compare",
+        "enum": ["compare", "gate", "promote"],
+        "description": "The last step: the leaderboard, the gate's answer, or the promotion it allows",
+    },
+}
+"""Key → default, JSON Schema and description: names, types and defaults are those of `tipbench collect`."""
+
+COLLECT_KEYS = (
+    "prompts",
+    "n_tips",
+    "n_scenarios",
+    "temperature",
+    "seed",
+    "scenarios",
+    "judge_kind",
+    "max_model_b",
+)
+
+
+class ConfRefused(ValueError):
+    """The configuration of this run cannot be used; nothing was started."""
+
+
+def check_conf(conf: Conf, environ: Mapping[str, str]) -> None:
+    """What JSON Schema does not see: unknown keys, files instead of names, addresses nobody configured.
+
+    Raises:
+        ConfRefused: says which key, which value, and what would be right.
+    """
+    unknown = sorted(set(conf) - set(KEYS))
+    if unknown:
+        raise ConfRefused(f"unknown keys {', '.join(unknown)}; known: {', '.join(KEYS)}")
+    for name in split_models(conf["models"]):
+        if name.startswith(("/", ".", "~")) or name.lower().endswith(".gguf"):
+            raise ConfRefused(f"models: {name!r} is a file; give names from `tipbench models`")
+    mlflow_arguments(conf, environ)
+    ollama_arguments(conf, environ)
+
+
+def split_models(models: str) -> list[str]:
+    """The names, each once, in order.
+
+    Raises:
+        ConfRefused: there is none.
+    """
+    names = list(dict.fromkeys(name.strip() for name in models.split(",") if name.strip()))
+    if not names:
+        raise ConfRefused(f"models: {models!r} names none")
+    return names
+
+
+def plan_parts(conf: Conf) -> list[dict[str, str]]:
+    """What is collected, each by a task of its own: every model, and the champion's arm (no model)."""
+    return [{"model": name} for name in split_models(conf["models"])] + [{}]
+
+
+def part_name(part: Mapping[str, str]) -> str:
+    """What people see of a part."""
+    return part.get("model", "the champion")
+
+
+def collect_arguments(conf: Conf, part: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
+    """`tipbench collect` for one model, or for the champion's arm alone."""
+    if "model" in part:
+        which = [f"--models={part['model']}", "--without-champion"]
+    else:
+        which = [f"--models={conf['models']}", "--only-champion"]
+    options = [f"--{key.replace('_', '-')}={conf[key]}" for key in COLLECT_KEYS]
+    diversity = "--diversity" if conf["diversity"] else "--no-diversity"
+    return ["collect", *which, *options, diversity, *ollama_arguments(conf, environ), *bench(conf, environ)]
+
+
+def doctor_arguments(conf: Conf, environ: Mapping[str, str]) -> list[str]:
+    """`tipbench doctor`, on the MLflow of the run."""
+    return ["doctor", "--json", *mlflow_arguments(conf, environ)]
+
+
+def bench(conf: Conf, environ: Mapping[str, str]) -> list[str]:
+    """The experiment and its MLflow: the end of every command."""
+    return [f"--experiment={conf['experiment']}", *mlflow_arguments(conf, environ)]
+
+
+def mlflow_arguments(conf: Conf, environ: Mapping[str, str]) -> list[str]:
+    """Which MLflow. Always one that is there: a local one is never started by a task.
+
+    Raises:
+        ConfRefused: the address is not of a configured origin.
+    """
+    own = environ.get("TIPBENCH_MLFLOW_URL") or environ.get("MLFLOW_TRACKING_URI")
+    asked = conf["mlflow_url"]
+    if asked:
+        more = environ.get("TIPBENCH_MLFLOW_URLS", "")
+        _check_origin("mlflow_url", asked, [own or MLFLOW_URL, *more.split(",")])
+        return [f"--mlflow-url={asked}"]
+    # What the environment says stays there: it may hold credentials, and arguments are seen by everybody.
+    return [] if own else [f"--mlflow-url={MLFLOW_URL}"]
+
+
+def ollama_arguments(conf: Conf, environ: Mapping[str, str]) -> list[str]:
+    """Which Ollama, if not the worker's own.
+
+    Raises:
+        ConfRefused: the address is not of a configured origin.
+    """
+    asked = conf["ollama_url"]
+    if asked == OLLAMA_URL:
+        return []
+    allowed = [environ.get("TIPBENCH_OLLAMA_URL", ""), *environ.get("TIPBENCH_OLLAMA_URLS", "").split(",")]
+    _check_origin("ollama_url", asked, allowed)
+    return [f"--ollama-url={asked}"]
+
+
+def _check_origin(key: str, url: str, allowed: list[str]) -> None:
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise ConfRefused(f"{key} holds credentials: set them in the environment of the workers")
+    if _origin(url) not in {_origin(each) for each in allowed if each.strip()}:
+        variable = f"TIPBENCH_{key.upper()}S"
+        raise ConfRefused(f"{key}: {url!r} is not of an origin that is configured; add it to {variable}")
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url.strip())
+    try:
+        port = parts.port
+    except ValueError:
+        raise ConfRefused(f"{url!r} has no such port") from None
+    return parts.scheme, parts.hostname or "", port or {"http": 80, "https": 443}.get(parts.scheme)

@@ -1,0 +1,112 @@
+"""However a collect ends: no process is left, never two models are in memory, no cell is made twice."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.airflow.conftest import SCENARIOS, Bench, Stage, drive, migrate
+from tests.airflow_processes import AirflowProcesses, wait_for
+from tests.engines.weight_watch import WeightWatch
+from tipbench.jobs.airflow_api import DAG
+from tipbench.tracking import Tracking
+from tipbench.tracking.evidence import Evidence, read_evidence
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600)]
+
+LONG = 1500.0
+GONE_SECONDS = 30.0
+CONF = {"models": "smollm2", "prompts": "v1", "n_tips": 5}
+
+
+def clear(stage: Stage, run_id: str, _: int) -> None:
+    stage.clear(run_id)
+
+
+def mark_failed_and_clear(stage: Stage, run_id: str, command: int) -> None:
+    stage.change("PATCH", f"/dags/{DAG}/dagRuns/{run_id}/taskInstances/collect/0", {"new_state": "failed"})
+    wait_for(lambda: is_gone(command), seconds=GONE_SECONDS)
+    stage.clear(run_id)
+
+
+def kill_worker(stage: Stage, run_id: str, command: int) -> None:
+    """The task is the command's parent, the worker the parent of that."""
+    os.kill(parent_of(parent_of(command)), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("end", [clear, mark_failed_and_clear, kill_worker])
+def test_a_collect_that_is_ended_from_outside_leaves_nothing_and_is_done_in_the_end(
+    stage: Stage,
+    end: Callable[[Stage, str, int], None],
+    models_folder: Path,
+    tracking: Tracking,
+    experiment_name: str,
+) -> None:
+    run_id = f"{end.__name__}-{experiment_name}"
+    with WeightWatch(models_folder.resolve(), set()) as watch:
+        stage.client.start_run(run_id, CONF | {"experiment": experiment_name}, note="")
+        wait_for(lambda: len(cells_of(tracking, experiment_name)) > 0, seconds=LONG)
+        [command] = commands_of(experiment_name)
+        end(stage, run_id, command)
+        wait_for(lambda: is_gone(command), seconds=GONE_SECONDS)
+        wait_for(lambda: stage.state(run_id) == "success", seconds=LONG)
+    assert watch.most == 1, watch.seen
+    check_cells(tracking, experiment_name)
+    stage.client.end_run(run_id)
+    assert commands_of(experiment_name) == []
+
+
+def test_a_collect_that_takes_too_long_is_ended_and_goes_on_in_the_next_try(
+    slow_bench: Bench, models_folder: Path, tracking: Tracking, experiment_name: str, tmp_path: Path
+) -> None:
+    airflow = migrate(AirflowProcesses(tmp_path, environ=slow_bench.environ(TIPBENCH_COLLECT_HOURS="0.005")))
+    conf = CONF | {"n_tips": 20, "experiment": experiment_name}
+    with WeightWatch(models_folder.resolve(), set()) as watch:
+        [ended] = drive(airflow, "collect", json.dumps(conf))
+    assert watch.most <= 1, watch.seen
+    assert (ended["tasks"]["collect 0"], ended["tries"]["collect 0"]) == ("failed", 3)
+    assert commands_of(experiment_name) == []
+    assert not evidence_of(tracking, experiment_name).duplicates
+
+
+def check_cells(tracking: Tracking, experiment: str) -> None:
+    found = evidence_of(tracking, experiment)
+    assert len(found.cells) == SCENARIOS
+    assert not found.duplicates
+
+
+def evidence_of(tracking: Tracking, experiment: str) -> Evidence:
+    return read_evidence(tracking.read_runs(tracking.find_experiment(experiment), fresh=True))
+
+
+def cells_of(tracking: Tracking, experiment: str) -> list[str]:
+    if all(each.name != experiment for each in tracking.list_experiments()):
+        return []
+    return [cell.run.run_id for cell in evidence_of(tracking, experiment).cells]
+
+
+def commands_of(experiment: str) -> list[int]:
+    """Processes that run a command of ours for the experiment: the tasks that started them not counted."""
+    found: list[int] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if f"--experiment={experiment}" in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+def is_gone(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def parent_of(number: int) -> int:
+    return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])

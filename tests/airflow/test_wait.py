@@ -1,0 +1,113 @@
+"""The wait on an experiment of 1,200 cells, by the very trigger that Airflow runs."""
+
+import json
+import subprocess
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.airflow.conftest import Bench
+from tests.airflow_processes import find_airflow
+from tests.promotion.campaign import Campaign, ScriptedModel, make_model, make_pack
+from tipbench.collect import Store, collect_cells, plan_collect
+from tipbench.errors import GenerationFailed
+from tipbench.promotion.gate import Asked
+from tipbench.records import Generation, Model, Sampling
+from tipbench.settings import GateSettings
+from tipbench.tracking import Tracking
+from tipbench.tracking.evidence import read_evidence
+from tipbench.tracking.sittings import Decision
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1800)]
+
+INSIDE = Path(__file__).parent / "inside"
+SCENARIOS, CELLS, FAILED, BLOCKS = 48, 1_200, 3, 19
+LEVELS = {"old": 7.0, "good": 12.0} | {f"other-{n}": 6.0 + n / 23 for n in range(23)}
+"""25 arms of 48 scenarios; 19 blocks are 40 % of the candidates."""
+LOOKS = GateSettings(require="lazy", looks=(0.39, 1.0))
+
+
+@dataclass
+class FailingEngine:
+    """Writes as the arms deserve, and fails at its first calls."""
+
+    left: int = FAILED
+    name: str = "scripted"
+    asked: list[int] = field(default_factory=list[int])
+
+    def list_models(self) -> Sequence[Model]:
+        return [make_model(name) for name in LEVELS]
+
+    def find_model(self, name: str) -> Model:
+        return make_model(name)
+
+    @contextmanager
+    def load(self, model: Model) -> "Generator[FailingModel]":
+        yield FailingModel(LEVELS[model.name], 1, engine=self)
+
+
+@dataclass
+class FailingModel(ScriptedModel):
+    engine: FailingEngine = field(default_factory=FailingEngine)
+
+    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
+        if self.engine.left:
+            self.engine.left -= 1
+            raise GenerationFailed("as the test wants it")
+        return super().generate(prompt, sampling=sampling, seed=seed)
+
+
+@pytest.fixture
+def big(tracking: Tracking, tmp_path: Path) -> Campaign:
+    (tmp_path / "home").mkdir(exist_ok=True)
+    pack = make_pack(f"big-{tmp_path.name}", scenarios=SCENARIOS)
+    campaign = Campaign(tracking, tmp_path / "home", dict(LEVELS), pack=pack, n_tips=1)
+    stored = tracking.ensure_experiment(campaign.experiment)
+    plan = plan_collect(campaign.cells(), tracking=tracking, experiment=stored, reuse_from=None)
+    engine, store = FailingEngine(), Store(tracking, stored, campaign.stamps, "claude-code")
+    assert len(list(collect_cells(plan, store=store, engine_of=lambda _: engine))) == CELLS
+    assert not tracking.flush().left_in_journal
+    campaign.name_first("old+v1")
+    campaign.gate(LOOKS).plan(Asked(campaign.experiment))
+    return campaign
+
+
+def test_a_decision_ends_the_wait_and_a_refused_sitting_does_not(big: Campaign, mlflow_url: str) -> None:
+    bench = Bench(big.home, big.home, mlflow_url, big.home)
+    judging = big.judging(LOOKS)
+    judged = big.judge(blocks=BLOCKS)
+    evidence = read_evidence(big.tracking.read_runs(big.tracking.find_experiment(big.experiment)))
+    assert (len(evidence.cells), sum(not cell.answered_count for cell in evidence.cells)) == (CELLS, FAILED)
+    line = f"judged {judged} of {CELLS - FAILED}"
+    assert 0.38 < judged / CELLS < 0.41
+    assert watch(bench, big.experiment) == {"event": None, "lines": [line]}
+    report = big.gate(LOOKS).ask(Asked(big.experiment))
+    assert (report.answer, report.look) == ("promote", 1)
+    decided = f"the gate has decided: promote (look {report.look_run})"
+    assert watch(bench, big.experiment)["event"]["said"] == f"{line}: {decided}"
+    token = judging.status(experiment=big.experiment).sittings[0].sitting
+    refusal = Decision(sitting=token, accept=False, reason="asleep", by="ada")
+    judging.decide(refusal, experiment=big.experiment)
+    waits = watch(bench, big.experiment)
+    assert waits["event"] is None
+    assert waits["lines"] != [line]
+    judging.decide(refusal.model_copy(update={"accept": True}), experiment=big.experiment)
+    assert watch(bench, big.experiment)["event"]["ended"] == decided
+
+
+def watch(bench: Bench, experiment: str, seconds: float = 25.0) -> Any:
+    """What the trigger says within some seconds."""
+    ended = subprocess.run(
+        [str(find_airflow().with_name("python")), str(INSIDE / "wait.py"), experiment, str(seconds)],
+        env=bench.environ(AIRFLOW_HOME=str(bench.home / "airflow")),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return json.loads(ended.stdout.splitlines()[-1])

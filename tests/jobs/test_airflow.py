@@ -1,0 +1,327 @@
+"""The Airflow launcher where Airflow fails, is away or is somebody else. The real one: tests/airflow."""
+
+import json
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.conftest import AtOnce, Bench
+from tests.jobs.scripted_airflow import PASSWORD, ScriptedAirflow, script_airflow
+from tipbench.cli.session import make_stamps
+from tipbench.errors import UsageError
+from tipbench.jobs.airflow import GONE, PAUSED, STEPS, AirflowLauncher, open_launcher, order_conf
+from tipbench.jobs.airflow_api import Airflow, AirflowRefused, AirflowUnavailable, open_airflow
+from tipbench.jobs.airflow_runs import AirflowRuns
+from tipbench.jobs.dispatcher import Dispatcher
+from tipbench.jobs.opening import open_jobs
+from tipbench.jobs.orders import RunOrder
+from tipbench.jobs.records import Job
+from tipbench.jobs.store import JobStore, NewJob
+from tipbench.settings import Settings, read_settings
+
+MLFLOW = "http://localhost:5000"
+
+
+@dataclass
+class Follow:
+    """Jobs on a scripted Airflow, and a clock that is ahead by more than a look with every tick."""
+
+    script: ScriptedAirflow
+    store: JobStore
+    launcher: AirflowLauncher
+    dispatcher: Dispatcher
+    settings: Settings
+
+    def add(self) -> Job:
+        conf = order_conf(RunOrder(experiment="e", models="a,b"), self.settings)
+        new = NewJob("pipeline", "e", "anna", STEPS, make_stamps().new_id(), conf=conf)
+        return self.store.add(new)
+
+    def now(self, job: Job) -> Job:
+        self.dispatcher.tick()
+        return self.store.get(job.id)
+
+    def log(self, job: Job) -> list[str]:
+        return self.store.log_of(job.id).read_text().splitlines()
+
+
+@pytest.fixture
+def follow(tmp_path: Path) -> Generator[Follow]:
+    with script_airflow() as script:
+        settings = Settings(
+            home=tmp_path,
+            mlflow_url=MLFLOW,
+            jobs_launcher="airflow",
+            airflow_url=script.url,
+            airflow_username="bot",
+            airflow_password=PASSWORD,
+        )
+        store = open_jobs(settings, make_stamps())
+        launcher = open_launcher(settings, store)
+        assert launcher is not None
+        yield Follow(script, store, launcher, make_dispatcher(store, launcher, settings), settings)
+        launcher.airflow.close()
+
+
+def make_dispatcher(store: JobStore, launcher: AirflowLauncher | None, settings: Settings) -> Dispatcher:
+    ticks = iter(range(0, 1_000_000, 10))
+    return Dispatcher(
+        store,
+        local=AtOnce(Bench(settings, store)),
+        airflow=launcher,
+        is_judged=lambda _: True,
+        clock=lambda: next(ticks),
+    )
+
+
+def test_a_job_follows_its_run_from_the_queue_to_the_end(follow: Follow) -> None:
+    script = follow.script
+    job = follow.add()
+    assert follow.now(job).state == "queued"
+    assert follow.now(job).state == "queued"
+    script.runs[job.id]["state"] = "running"
+    script.add_task("plan", "success")
+    script.add_task("collect", "running", index=0, label="a")
+    script.add_task("collect", "success", index=1, label="b")
+    script.logs = {
+        ("plan", -1, 1): ["planned"],
+        ("collect", 0, 1): ["[1/4] a"],
+        ("collect", 1, 1): ["all\nof it"],
+    }
+    running = follow.now(job)
+    assert (running.state, running.step, running.launcher) == ("running", 1, "airflow")
+    script.logs["collect", 0, 1].append("[2/4] a")
+    script.add_task("collect", "success", index=0, label="a")
+    script.add_task("export_for_judge", "success")
+    script.add_task("wait_judged", "deferred")
+    script.add_task("compare", None, tries=0)
+    waiting = follow.now(job)
+    assert (waiting.state, waiting.step) == ("waiting", 3)
+    script.add_task("wait_judged", "success")
+    script.add_task("compare", "success")
+    script.runs[job.id]["state"] = "success"
+    done = follow.now(job)
+    assert (done.state, done.step, done.message) == ("done", 5, "")
+    expected = [
+        "plan | planned",
+        "collect b | all",
+        "collect b | of it",
+        "collect a | [1/4] a",
+        "collect a | [2/4] a",
+    ]
+    assert sorted(follow.log(job)) == sorted(expected)
+    tasks = {task.title: task for task in AirflowRuns(follow.store).read(job.id).tasks}
+    assert tasks["collect a"].said == "[2/4] a"
+    assert script.runs[job.id]["conf"]["models"] == "a,b"
+    before = len(script.seen)
+    follow.dispatcher.tick()
+    assert len(script.seen) == before, "what has ended is not asked for any more"
+
+
+def test_the_configuration_has_the_keys_of_the_dag_and_the_mlflow_of_this_server(follow: Follow) -> None:
+    settings = follow.settings.model_copy(
+        update={"mlflow_url": "http://ann:secret@Mlflow.test:80/x", "judge_model": "smollm2"}
+    )
+    conf = json.loads(order_conf(RunOrder(experiment="e", n_scenarios=0), settings))
+    assert conf["mlflow_url"] == "http://mlflow.test/x"
+    assert (conf["judge_model"], conf["n_scenarios"], conf["diversity"]) == ("smollm2", 0, False)
+    assert "ollama_url" not in conf, "every worker has its own"
+    with pytest.raises(UsageError, match="skip_missing"):
+        order_conf(RunOrder(skip_missing=True), settings)
+
+
+def test_an_address_that_is_not_configured_any_more_starts_nothing(follow: Follow) -> None:
+    job = follow.add()
+    with follow.store.database.change() as change:
+        change.execute(
+            """UPDATE airflow_runs SET conf = json_set(conf, '$.ollama_url', 'http://169.254.1.1')"""
+        )
+    failed = follow.now(job)
+    assert failed.state == "failed"
+    assert "http://169.254.1.1" in failed.message
+    assert follow.script.runs == {}
+
+
+def test_a_lost_reply_starts_no_second_run(follow: Follow) -> None:
+    job = follow.add()
+    follow.script.faults = [("POST /api/v2", "lost")]
+    with pytest.raises(AirflowUnavailable):
+        follow.dispatcher.tick()
+    assert "does not answer" in AirflowRuns(follow.store).read(job.id).problem
+    assert follow.now(job).state == "queued"
+    assert list(follow.script.runs) == [job.id]
+    follow.script.runs[job.id]["state"] = "running"
+    assert follow.now(job).state == "running"
+    assert AirflowRuns(follow.store).read(job.id).problem == ""
+
+
+def test_after_a_restart_a_run_is_followed_and_not_started_again(follow: Follow) -> None:
+    job = follow.add()
+    follow.now(job)
+    follow.script.runs[job.id]["state"] = "running"
+    follow.now(job)
+    follow.script.runs.clear()
+    follow.dispatcher = make_dispatcher(follow.store, follow.launcher, follow.settings)
+    gone = follow.now(job)
+    assert (gone.state, gone.message) == ("failed", GONE)
+    assert follow.script.runs == {}
+
+
+def test_airflow_may_be_away_for_a_while(follow: Follow) -> None:
+    job = follow.add()
+    follow.now(job)
+    follow.script.runs[job.id]["state"] = "running"
+    follow.script.faults = [("GET", 503), ("GET", "lost")]
+    for _ in range(2):
+        with pytest.raises(AirflowUnavailable):
+            follow.dispatcher.tick()
+        assert follow.store.get(job.id).state == "queued"
+    assert follow.now(job).state == "running"
+
+
+def test_what_airflow_refuses_fails_the_job_with_its_words(follow: Follow) -> None:
+    job = follow.add()
+    follow.script.faults = [("POST /api/v2", 400)]
+    failed = follow.now(job)
+    assert failed.state == "failed"
+    assert "answered 400: a fault" in failed.message
+
+
+def test_a_token_that_ran_out_is_fetched_anew(follow: Follow) -> None:
+    job = follow.add()
+    follow.now(job)
+    follow.script.token = "t2"
+    follow.script.faults = [("GET", 401)]
+    follow.script.runs[job.id]["state"] = "running"
+    assert follow.now(job).state == "running"
+    assert follow.script.seen.count("POST /auth/token") == 2
+    assert follow.script.authorizations[-1] == "Bearer t2"
+
+
+def test_a_wrong_password_is_named_and_not_repeated(follow: Follow) -> None:
+    client = Airflow(follow.script.url, username="bot", password="wrong word")
+    with pytest.raises(AirflowRefused, match="answered 401") as caught:
+        client.find_dag()
+    client.close()
+    assert "TIPBENCH_AIRFLOW_PASSWORD" in caught.value.hint.replace("_USERNAME and _", "_")
+    assert "wrong word" not in caught.value.message + repr(client)
+
+
+def test_no_redirect_is_followed_and_the_token_goes_nowhere_else(follow: Follow) -> None:
+    with script_airflow() as elsewhere:
+        follow.script.location = f"{elsewhere.url}/api/v2/dags/bench_collect"
+        follow.script.faults = [("GET", 302)]
+        client = Airflow(follow.script.url, token="secret")
+        with pytest.raises(AirflowRefused, match="redirects"):
+            client.find_dag()
+        client.close()
+        assert elsewhere.seen == []
+
+
+def test_what_is_not_airflow_is_named(follow: Follow) -> None:
+    follow.script.runs["x"] = {"hello": "world"}
+    client = Airflow(follow.script.url, token="t")
+    with pytest.raises(AirflowRefused, match="does not answer as Airflow 3 does"):
+        client.find_run("x")
+    client.close()
+
+
+def test_cancel_ends_the_run_in_airflow_first(follow: Follow) -> None:
+    job = follow.add()
+    follow.now(job)
+    follow.script.runs[job.id]["state"] = "running"
+    follow.script.add_task("wait_judged", "deferred")
+    assert follow.now(job).state == "waiting"
+    assert follow.store.cancel(job.id).state == "waiting", "it has not ended yet"
+    assert follow.now(job).state == "waiting"
+    assert follow.script.runs[job.id]["state"] == "failed"
+    follow.script.add_task("wait_judged", "failed")
+    assert follow.now(job).state == "cancelled"
+
+
+def test_a_job_that_was_cancelled_before_it_began_is_never_started(follow: Follow) -> None:
+    job = follow.add()
+    follow.store.cancel(job.id)
+    assert follow.now(job).state == "cancelled"
+    assert follow.script.runs == {}
+
+
+def test_a_paused_dag_is_said(follow: Follow) -> None:
+    follow.script.paused = True
+    job = follow.add()
+    follow.now(job)
+    follow.now(job)
+    assert AirflowRuns(follow.store).read(job.id).problem == PAUSED
+
+
+def test_every_try_is_in_the_log_once_also_if_the_server_was_killed_in_the_middle(follow: Follow) -> None:
+    script = follow.script
+    job = follow.add()
+    follow.now(job)
+    script.runs[job.id]["state"] = "running"
+    script.add_task("collect", "running", index=0, label="a")
+    script.logs["collect", 0, 1] = ["one"]
+    follow.now(job)
+    with follow.store.log_of(job.id).open("a") as log:
+        # Written, and killed before it was noted.
+        log.write("collect a | two\n")
+    script.logs["collect", 0, 1] += ["two", "failed"]
+    script.add_task("collect", "scheduled", index=0, label="a", tries=2)
+    follow.now(job)
+    script.add_task("collect", "running", index=0, label="a", tries=2)
+    script.logs["collect", 0, 2] = ["again"]
+    follow.now(job)
+    follow.now(job)
+    assert follow.log(job) == [f"collect a | {word}" for word in ("one", "two", "failed", "again")]
+
+
+def test_many_tasks_come_in_pages(follow: Follow) -> None:
+    job = follow.add()
+    follow.now(job)
+    follow.script.runs[job.id]["state"] = "running"
+    for index in range(230):
+        follow.script.add_task("collect", "queued", index=index)
+    follow.now(job)
+    assert len(AirflowRuns(follow.store).read(job.id).tasks) == 230
+
+
+def test_a_failed_run_names_its_tasks_and_no_model(follow: Follow) -> None:
+    job = follow.add()
+    follow.now(job)
+    follow.script.runs[job.id]["state"] = "failed"
+    follow.script.add_task("plan", "success")
+    follow.script.add_task("collect", "failed", index=0, label="model-a")
+    follow.script.add_task("compare", "upstream_failed", tries=0)
+    failed = follow.now(job)
+    assert (failed.state, failed.message) == ("failed", "did not succeed: collect, compare: see the log")
+
+
+def test_local_jobs_have_a_queue_of_their_own(follow: Follow) -> None:
+    far = follow.add()
+    here = Bench(follow.settings, follow.store).add("print('here')")
+    follow.dispatcher.tick()
+    assert follow.store.get(here.id).state == "done" or follow.now(here).state == "done"
+    follow.script.runs[far.id]["state"] = "running"
+    assert follow.now(far).state == "running"
+    assert follow.store.claim(far.id) is None, "no process of ours may run it"
+    assert follow.store.bury() == []
+
+
+def test_settings_that_do_not_suffice_are_named(tmp_path: Path) -> None:
+    def open_with(**more: str) -> None:
+        flags: dict[str, object] = {"home": tmp_path, "jobs_launcher": "airflow", **more}
+        settings = read_settings(flags, environ={}, folder=tmp_path)
+        open_launcher(settings, open_jobs(settings, make_stamps()))
+
+    with pytest.raises(UsageError, match="mlflow_url is not set"):
+        open_with(airflow_url="http://a")
+    with pytest.raises(UsageError, match="airflow_url is not set"):
+        open_with(mlflow_url=MLFLOW)
+    with pytest.raises(UsageError, match="airflow_url holds credentials"):
+        open_with(mlflow_url=MLFLOW, airflow_url="http://bot:secret@a")
+    client = open_airflow(Settings(home=tmp_path, airflow_url="http://127.0.0.1:9"))
+    with pytest.raises(AirflowRefused, match="wants credentials"):
+        client.find_dag()
+    client.close()

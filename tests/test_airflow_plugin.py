@@ -1,0 +1,221 @@
+"""What the DAG does without Airflow: its configuration, its argument lists, its commands and their ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tipbench_airflow.command import ANSWERS, TipbenchFailed, run_tipbench, tipbench_environment
+from tipbench_airflow.conf import (
+    KEYS,
+    ConfRefused,
+    check_conf,
+    collect_arguments,
+    mlflow_arguments,
+    part_name,
+    plan_parts,
+)
+from tipbench_airflow.phases import export_sheet
+
+from tests.engines.weight_watch import wait_for
+from tipbench.cli.collect import command as collect_command
+from tipbench.jobs.orders import RunOrder
+
+DEFAULTS: dict[str, Any] = {key: how["default"] for key, how in KEYS.items()}
+
+FAKE = f"""#!{sys.executable}
+import json, os, signal, sys, time
+from pathlib import Path
+here = Path(__file__).parent
+words = sys.argv[1:]
+with (here / "calls").open("a") as calls:
+    calls.write(json.dumps(words) + "\\n")
+if "sleep" in words:
+    if "deaf" in words:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (here / "pid").write_text(str(os.getpid()))
+    print("asleep", flush=True)
+    time.sleep(600)
+print("for people", file=sys.stderr)
+print((here / "answer").read_text() if (here / "answer").exists() else "null")
+sys.exit(int((here / "code").read_text()) if (here / "code").exists() else 0)
+"""
+"""A command that ends as a test wants it to: the real one does not ignore signals."""
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program = tmp_path / "tipbench"
+    program.write_text(FAKE)
+    program.chmod(0o755)
+    monkeypatch.setenv("TIPBENCH_BIN", str(program))
+    monkeypatch.setenv("TIPBENCH_SHEETS", str(tmp_path / "sheets"))
+    return tmp_path
+
+
+def calls(folder: Path) -> list[list[str]]:
+    return [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
+
+
+def test_keys_and_defaults_are_those_of_a_run_ordered_over_the_api() -> None:
+    order = RunOrder().model_dump(exclude={"skip_missing", "ollama_url", "mlflow_url"})
+    ours = {"judge_model": None, "until": "compare"}
+    addresses = {"ollama_url": "http://localhost:11434", "mlflow_url": None}
+    assert order | addresses | ours == DEFAULTS
+
+
+def test_every_option_of_a_collect_task_is_one_of_the_command() -> None:
+    known = {name for option in collect_command.params for name in (*option.opts, *option.secondary_opts)}
+    for part in plan_parts(DEFAULTS | {"models": "a, b,a"}):
+        arguments = collect_arguments(DEFAULTS, part, {})
+        assert {argument.partition("=")[0] for argument in arguments[1:]} <= known
+
+
+def test_every_model_has_a_task_and_the_champion_one_more() -> None:
+    parts = plan_parts({"models": "a, b,a"})
+    assert [part_name(part) for part in parts] == ["a", "b", "the champion"]
+    a, _, champion = [collect_arguments(DEFAULTS | {"models": "a, b,a"}, part, {}) for part in parts]
+    assert {"--models=a", "--without-champion"} <= set(a)
+    assert {"--models=a, b,a", "--only-champion"} <= set(champion)
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({"modles": "a"}, "unknown keys modles"),
+        ({"models": ", ,"}, "names none"),
+        ({"models": "a,/etc/weights"}, "is a file"),
+        ({"models": "weights.GGUF"}, "is a file"),
+        ({"mlflow_url": "http://elsewhere:5000"}, "TIPBENCH_MLFLOW_URLS"),
+        ({"mlflow_url": "https://localhost:5000"}, "not of an origin"),
+        ({"mlflow_url": "http://localhost:5001"}, "not of an origin"),
+        ({"mlflow_url": "http://localhost:5000@elsewhere"}, "credentials"),
+        ({"mlflow_url": "http://localhost:99999"}, "no such port"),
+        ({"ollama_url": "http://169.254.169.254/"}, "TIPBENCH_OLLAMA_URLS"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(conf: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfRefused, match=said):
+        check_conf(DEFAULTS | conf, {})
+
+
+def test_addresses_of_configured_origins_are_taken() -> None:
+    environ = {
+        "MLFLOW_TRACKING_URI": "https://user:secret@mlflow.example/base",
+        "TIPBENCH_MLFLOW_URLS": "http://other:5000, http://third",
+        "TIPBENCH_OLLAMA_URLS": "http://gpu1:11434,http://gpu2:11434",
+    }
+    for url in ("https://mlflow.example:443/elsewhere", "http://other:5000/", "http://third:80"):
+        check_conf(DEFAULTS | {"mlflow_url": url}, environ)
+        assert mlflow_arguments({"mlflow_url": url}, environ) == [f"--mlflow-url={url}"]
+    check_conf(DEFAULTS | {"ollama_url": "http://gpu2:11434"}, environ)
+    assert mlflow_arguments({"mlflow_url": None}, environ) == [], "credentials stay in the environment"
+    assert mlflow_arguments({"mlflow_url": None}, {}) == ["--mlflow-url=http://localhost:5000"]
+
+
+def test_no_value_becomes_an_option_or_a_command(fake: Path) -> None:
+    nasty = "a'; touch pwned; $(id) {{ 7*7 }} --json"
+    conf = DEFAULTS | {"experiment": f"--{nasty}", "prompts": nasty}
+    run_tipbench(*collect_arguments(conf, {"model": nasty}, {}))
+    [words] = calls(fake)
+    assert {f"--experiment=--{nasty}", f"--prompts={nasty}", f"--models={nasty}"} <= set(words)
+    assert not Path("pwned").exists()
+
+
+def test_no_and_not_yet_are_answers_and_failures_are_not(
+    fake: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (fake / "answer").write_text('{"winner": null}')
+    for code in ANSWERS:
+        (fake / "code").write_text(str(code))
+        answer = run_tipbench("compare", "--json", passing=ANSWERS)
+        assert (answer.code, answer.json()) == (code, {"winner": None})
+    printed = capfd.readouterr().out
+    assert "for people" in printed
+    assert "winner" not in printed
+    for code in (1, 2, 5):
+        (fake / "code").write_text(str(code))
+        with pytest.raises(TipbenchFailed, match=f"exit code {code}"):
+            run_tipbench("compare", "--json", passing=ANSWERS)
+
+
+def test_a_sheet_is_kept_and_a_second_try_hands_out_what_came_since(fake: Path) -> None:
+    sheets = fake / "sheets"
+    (fake / "answer").write_text('{"file": "written"}')
+    assert export_sheet(DEFAULTS, run_id="manual__2026-11-16T09:00:00+00:00") == str(
+        sheets / "manual__2026-11-16T09_00_00_00_00-1.json"
+    )
+    # What the real command would have written.
+    (sheets / "manual__2026-11-16T09_00_00_00_00-1.json").write_text("{}")
+    second = export_sheet(DEFAULTS, run_id="manual__2026-11-16T09:00:00+00:00")
+    assert second == str(sheets / "manual__2026-11-16T09_00_00_00_00-2.json")
+    (fake / "answer").write_text('{"file": null}')
+    third = export_sheet(DEFAULTS, run_id="manual__2026-11-16T09:00:00+00:00")
+    assert third == str(sheets / "manual__2026-11-16T09_00_00_00_00-1.json"), "the one that was handed out"
+    assert export_sheet(DEFAULTS, run_id="another") is None
+    kept = [words for words in calls(fake) if words[:2] == ["mlflow", "keep"]]
+    assert [Path(words[3]).name[-7:] for words in kept] == ["-1.json", "-2.json", "-1.json"]
+
+
+def test_airflows_secrets_and_paths_stay_with_airflow() -> None:
+    environ = {"AIRFLOW__CORE__FERNET_KEY": "x", "AIRFLOW_HOME": "/a", "PYTHONPATH": "/b", "PATH": "/bin"}
+    assert tipbench_environment(environ) == {"PATH": "/bin", "PYTHONUNBUFFERED": "1"}
+
+
+TASK = """
+import signal, sys
+from tipbench_airflow.command import run_tipbench
+
+class TimedOut(BaseException):
+    pass
+
+def raise_timeout(*_):
+    raise TimedOut
+
+signal.signal(signal.SIGALRM, raise_timeout)
+run_tipbench("sleep", *sys.argv[1:])
+"""
+"""As Airflow runs a task: its time limit comes as an alarm, and what that raises is no plain exception."""
+
+
+def start_task(folder: Path, *words: str) -> tuple["subprocess.Popen[bytes]", int]:
+    """A process that runs the command as a task does, and the command's own number."""
+    plugin = Path(__file__).parent.parent / "airflow-plugin" / "src"
+    task = subprocess.Popen(
+        [sys.executable, "-c", TASK, *words],
+        env=os.environ | {"PYTHONPATH": str(plugin)},
+        cwd=folder,
+        stderr=subprocess.DEVNULL,
+    )
+    assert wait_for(lambda: (folder / "pid").exists() and bool((folder / "pid").read_text()), seconds=30)
+    return task, int((folder / "pid").read_text())
+
+
+def is_gone(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGTERM, ()),
+        (signal.SIGTERM, ("deaf",)),
+        (signal.SIGALRM, ()),
+        (signal.SIGALRM, ("deaf",)),
+        (signal.SIGKILL, ()),
+    ],
+)
+def test_the_command_dies_with_its_task(fake: Path, number: signal.Signals, words: tuple[str, ...]) -> None:
+    task, command = start_task(fake, *words)
+    task.send_signal(number)
+    ended = task.wait(30)
+    assert ended == {signal.SIGTERM: 143, signal.SIGALRM: 1}.get(number, -number)
+    assert wait_for(lambda: is_gone(command), seconds=10)
