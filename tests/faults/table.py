@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -13,8 +12,8 @@ from typing import Any
 from uuid import uuid4
 
 from tests.fault_proxy import FAULTS, Fault, FaultProxy, Plan
+from tests.faults.servers import Server
 from tests.official import read_facts
-from tipbench.tracking.managed import ManagedFolder
 
 LATE_SECONDS = 6.0
 DRIVER = Path(__file__).with_name("driver.py")
@@ -24,7 +23,7 @@ DRIVER = Path(__file__).with_name("driver.py")
 class Bench:
     """A real MLflow that may be killed, and what every row needs."""
 
-    folder: ManagedFolder
+    server: Server
     url: str
     work: Path
     pack: Path
@@ -33,10 +32,8 @@ class Bench:
 
     def kill_server(self) -> None:
         """Kills the server with -9 and starts it again beside."""
-        server = self.folder.find()
-        assert server is not None
-        os.killpg(server.pid, signal.SIGKILL)
-        thread = threading.Thread(target=self.folder.start)
+        self.server.kill()
+        thread = threading.Thread(target=self.server.start)
         thread.start()
         self.restarts.append(thread)
 
@@ -106,6 +103,11 @@ def positions(requests: int) -> range:
     return range(0, requests, int(os.environ.get("TIPBENCH_FAULT_STEP", "10")))
 
 
+def faults_at(at: int) -> tuple[Fault, ...]:
+    """All of them, or one in turn where that is asked for."""
+    return (FAULTS[at % len(FAULTS)],) if os.environ.get("TIPBENCH_FAULT_TURN") else FAULTS
+
+
 def check_row(outcome: Outcome, expected: Outcome, fault: Fault) -> list[str]:
     """What is wrong with a row."""
     wrong: list[str] = []
@@ -139,9 +141,9 @@ def run_table(bench: Bench, command: str, *, prepare: Callable[[], tuple[str, Pa
     rows: list[tuple[int, str, dict[str, str]]] = []
     wrong: list[str] = []
     for at in positions(expected.requests):
-        cells: dict[str, str] = {}
+        cells: dict[str, str] = dict.fromkeys(FAULTS, "")
         name = ""
-        for fault in FAULTS:
+        for fault in faults_at(at):
             experiment, last = prepare()
             outcome = run_row(bench, command, last, experiment=experiment, fault=fault, at=at)
             problems = check_row(outcome, expected, fault)

@@ -16,14 +16,14 @@ from uuid import uuid4
 import pytest
 
 from tests.fault_proxy import FAULTS, Fault, FaultProxy, Plan
-from tests.faults.table import DRIVER, LATE_SECONDS, Bench, positions, write_table
+from tests.faults.servers import run_server
+from tests.faults.table import DRIVER, LATE_SECONDS, Bench, faults_at, positions, write_table
 from tests.official import MlflowClient
 from tests.promotion.campaign import Campaign, make_pack
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 from tipbench.tracking.champions import entry_name, read_chain
 from tipbench.tracking.looks import RESULT_FILE
-from tipbench.tracking.opening import open_managed_folder
 
 DONE = {"gate": (0,), "promote": (0,), "rollback": (0, 2)}
 """How the second run ends. A rollback whose first run was done but for its last answer has nothing left."""
@@ -52,9 +52,8 @@ class Row:
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Generator[Bench]:
     work = tmp_path_factory.mktemp("promotion-faults")
-    folder = open_managed_folder(work / "server")
-    yield Bench(folder, folder.start().url, work, work, work)
-    folder.stop()
+    with run_server(work) as (server, url):
+        yield Bench(server, url, work, work, work)
 
 
 def prepare(bench: Bench, command: str) -> Case:
@@ -152,7 +151,7 @@ def test_a_decision_survives_every_fault_at_every_request(bench: Bench, command:
     for at in places:
         cells: dict[str, str] = dict.fromkeys(FAULTS, "")
         name = ""
-        turn = (FAULTS[(at // places.step) % len(FAULTS)],) if places.step > 1 else FAULTS
+        turn = (FAULTS[(at // places.step) % len(FAULTS)],) if places.step > 1 else faults_at(at)
         for fault in turn:
             row = run_row(bench, command, fault=fault, at=at)
             problems = check_row(command, row, expected)
