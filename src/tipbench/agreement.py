@@ -1,11 +1,13 @@
-"""Who judged the same candidates, how far they agree on flags, and what to know about a sitting."""
+"""Who judged the same candidates, how far they agree, and what to know about a sitting."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
-from typing import TypeVar
+from statistics import fmean
+from typing import Literal, TypeVar
 
-from tipbench.records import Rubric, Verdict
-from tipbench.stats import ac1
+from tipbench.records import Rubric
+from tipbench.stats import Alpha, ac1, krippendorff_alpha
 from tipbench.tracking.auto_sittings import read_grade
 from tipbench.tracking.evidence import Evidence, GivenVerdict
 from tipbench.tracking.sittings import StoredSitting
@@ -13,6 +15,45 @@ from tipbench.tracking.sittings import StoredSitting
 T = TypeVar("T")
 Place = tuple[str, int]
 """A candidate: the run of its cell, and its slot."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A verdict with the rubric that it was given under."""
+
+    given: GivenVerdict
+    rubric: Rubric
+
+    @property
+    def composite(self) -> float:
+        """Scales and flags."""
+        return self.rubric.composite(self.given.verdict.scores, self.given.verdict.flags)
+
+    @property
+    def judged_part(self) -> float:
+        """The scales alone."""
+        return self.rubric.judged_part(self.given.verdict.scores)
+
+    @property
+    def automatic(self) -> bool:
+        """Whether a model said it."""
+        return self.given.sitting.facts.tier == "auto"
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """How far two judges agree on the candidates that both judged.
+
+    With an automatic judge α is over the scales alone: code sets the flags on both sides, and a judge that
+    throws dice would seem to agree. `bias` is the mean of the first judge's composite minus the second's,
+    `flags` are Gwet's AC1.
+    """
+
+    candidates: int
+    alpha: Alpha
+    over: Literal["composite", "scales"]
+    bias: float
+    flags: dict[str, float]
 
 
 def list_verdicts(evidence: Evidence) -> Iterator[GivenVerdict]:
@@ -39,11 +80,36 @@ def find_pairs(given: Mapping[str, Mapping[Place, T]]) -> Iterator[tuple[tuple[s
             yield (first, second), [(given[first][place], given[second][place]) for place in both]
 
 
-def agree_on_flags(both: Sequence[tuple[Verdict, Verdict]], rubric: Rubric) -> dict[str, float]:
-    """Gwet's AC1 per flag, where it can be computed."""
+def measure_agreement(both: Sequence[tuple[Said, Said]]) -> Agreed:
+    """What the pairs, at least one, say of the two judges."""
+    automatic = any(said.automatic for pair in both for said in pair)
+    composites = [(one.composite, other.composite) for one, other in both]
+    judged = [(one.judged_part, other.judged_part) for one, other in both]
+    return Agreed(
+        candidates=len(both),
+        alpha=krippendorff_alpha(judged if automatic else composites),
+        over="scales" if automatic else "composite",
+        bias=fmean(one - other for one, other in composites),
+        flags=_agree_on_flags(both),
+    )
+
+
+def pair_tiers(evidence: Evidence, rubric: Rubric) -> list[tuple[Said, Said]]:
+    """What the automatic judge and a lazy one said of the same candidates, in the order of `find_pairs`."""
+    lazy = evidence.lazy_by_cell()
+    found: list[tuple[Said, Said]] = []
+    for given in sorted(evidence.auto, key=lambda each: (each.cell.run.run_id, each.verdict.slot)):
+        beside = lazy.get(given.cell.run.run_id, {}).get(given.verdict.slot)
+        if beside is not None and not beside.verdict.failed:
+            found.append((Said(given, rubric), Said(beside, rubric)))
+    return found
+
+
+def _agree_on_flags(both: Sequence[tuple[Said, Said]]) -> dict[str, float]:
+    """Per flag, where it can be computed."""
     found: dict[str, float] = {}
-    for flag in rubric.flags:
-        agreed = ac1(*([pair[at].flags[flag.name] for pair in both] for at in (0, 1)))
+    for flag in both[0][0].rubric.flags:
+        agreed = ac1(*([pair[at].given.verdict.flags[flag.name] for pair in both] for at in (0, 1)))
         if agreed is not None:
             found[flag.name] = agreed
     return found

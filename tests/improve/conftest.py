@@ -18,14 +18,17 @@ DEFECT = "Begin every tip with a remark on the weather."
 GOOD, DEFECTIVE = 11.0, 7.0
 
 
-def write_pack(folder: Path, *, training: int = 4) -> str:
-    """The built-in pack with few scenarios and a defect; gives its name, which is nobody else's."""
+def write_pack(folder: Path, *, training: int = 4, confirming: int = 4) -> str:
+    """The built-in pack with few scenarios and a defect; gives its name, which is nobody else's.
+
+    Half of the scenarios that confirm are of `core`, the others are held out.
+    """
     name = f"improve-{uuid4().hex[:8]}"
     files = dict(builtin_pack().files)
     known = [json.loads(line) for line in files["scenarios.jsonl"].splitlines()]
     seen = [line for line in known if line["set"] == "wide" and not line.get("held_out")][:training]
-    held_out = [line for line in known if line.get("held_out")][:2]
-    chosen = [*known[:2], *seen, *held_out]
+    held_out = [line for line in known if line.get("held_out")][: confirming // 2]
+    chosen = [*known[: confirming // 2], *seen, *held_out]
     ids = {line["id"] for line in chosen}
     anchors = [line for line in files["anchors.jsonl"].splitlines() if json.loads(line)["scenario"] in ids]
     v1 = files["prompts/v1.md"]

@@ -56,6 +56,7 @@ def test_one_campaign_promotes_one_refuses_and_rollback_goes_back(
     assert promoted["champion"]["look_run"] == promoted["gate"]["look_run"] != ""
     again = cli.ok("promote", *where)
     assert "already" in again.out
+    check_page(cli, campaign)
     client = MlflowClient(tracking_uri=mlflow_url, registry_uri=mlflow_url)
     seen = client.get_prompt_version_by_alias(entry_name(campaign.pack.name), "champion")
     assert (seen.version, seen.tags["tipbench.model"]) == (2, "good")
@@ -66,6 +67,16 @@ def test_one_campaign_promotes_one_refuses_and_rollback_goes_back(
     assert "old+v1 is champion" in back.out
     assert client.get_prompt_version_by_alias(entry_name(campaign.pack.name), "champion").version == 1
     check_history(cli, campaign)
+
+
+def check_page(cli: Cli, campaign: Campaign) -> None:
+    """The report shows what the stored look said, with every rule."""
+    cli("compare", "--experiment", campaign.experiment, "--html", "report.html")
+    page = Path("report.html").read_text(encoding="utf-8")
+    said = "The last look, 3 of 3 on 24 lazy verdicts, said of good+v1 against old+v1: promote."
+    assert f"The champion is good+v1. {said}" in page
+    rules = page.split("Rules of the gate")[1].split("</table>")[0]
+    assert (rules.count(">holds<"), rules.count(">does not hold<")) == (8, 0)
 
 
 def refuse_another(cli: Cli, campaign: Campaign) -> None:
@@ -115,6 +126,28 @@ def check_history(cli: Cli, campaign: Campaign) -> None:
     shown = cli.ok("history", *pack).out
     assert "in force" in shown
     assert "complaints" in shown
+
+
+def test_who_promotes_by_force_is_told_what_the_gate_would_have_said(
+    cli: Cli, campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIPBENCH_GATE_REQUIRE", "lazy")
+    where, pack = ("--experiment", campaign.experiment), ("--pack", campaign.pack.name)
+    judge_by_file(cli, campaign)
+    forced = cli.ok("promote", *where, "--force", "--challenger", "poor+v1", "--reason", "cheaper")
+    assert "What the gate would have said" in forced.out
+    assert "FAIL lazy tier" in " ".join(forced.out.split())
+    assert "poor+v1 is champion" in forced.out
+    told = cli.ok("history", *pack, "--json").json()
+    assert told["looks"] == [], "a forced promotion takes no look"
+    assert told["promotions"][-1]["overruled"] == ["planned look", "lazy tier"]
+    assert "against the gate (planned look, lazy tier): cheaper" in " ".join(
+        cli.ok("history", *pack).out.split()
+    )
+    assert "the gate's rules planned look, lazy tier" in cli.ok("champion", *pack).out
+    cli.ok("rollback", *pack)
+    # The look that nobody took is still there to be taken.
+    assert cli.ok("gate", *where, "--json").json()["look"] == 3
 
 
 def test_an_uninformative_judge_and_one_that_disagrees_refuse(

@@ -17,7 +17,7 @@ from tipbench.promotion.gate_report import GateReport
 from tipbench.promotion.rules import compute_look
 from tipbench.settings import GateSettings, Settings
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.champions import read_chain
+from tipbench.tracking.champions import GATE_FILE, read_chain
 from tipbench.tracking.gate_records import GateRule
 from tipbench.tracking.looks import StoredPlan, claim_look, find_plan, look_write
 from tipbench.tracking.sittings import Decision
@@ -173,6 +173,35 @@ def test_a_promotion_that_became_doubtful_before_it_was_made_is_not_made(campaig
     campaign.judging().decide(decision, experiment=campaign.experiment)
     report = ask(campaign)
     assert (report.answer, report.doubtful, report.promoted) == ("no", (token,), None)
+
+
+def test_a_forced_promotion_keeps_the_gates_answer_and_spends_nothing(campaign: Campaign) -> None:
+    def force(arm: str) -> GateReport:
+        outcome = campaign.promoting().force(arm, experiment=campaign.experiment, reason="because")
+        assert (outcome.outcome, outcome.exit_code) == ("promoted", 0)
+        assert outcome.champion is not None
+        assert outcome.gate is not None
+        run = campaign.tracking.read_run(outcome.champion.promotion_run)
+        stored = campaign.tracking.read_artifact(run, GATE_FILE)
+        assert GateReport.model_validate_json(stored) == outcome.gate
+        assert outcome.champion.overruled == tuple(failed(outcome.gate))
+        campaign.promoting().roll_back(campaign.pack.name, reason="")
+        return outcome.gate
+
+    unjudged = force("poor+v1")
+    assert (unjudged.answer, failed(unjudged), unjudged.budget) == ("undecided", ["scenarios"], None)
+    campaign.judge(blocks=4)
+    ahead = force("good+v1")
+    assert (ahead.answer, ahead.look, failed(ahead)[0]) == ("undecided", None, "planned look")
+    assert "12 lazy verdicts of today" in detail(ahead, "planned look")
+    assert "ahead by" in detail(ahead, "lazy tier")
+    assert plan_of(campaign).taken == {}
+    campaign.judge()
+    assert ask(campaign).promoted == "good+v1"
+    looked, passed = force("poor+v1"), force("good+v1")
+    assert (looked.look, looked.answer, failed(looked)) == (2, "no", ["lazy tier"])
+    assert (passed.look, passed.answer, failed(passed)) == (2, "promote", [])
+    assert list(plan_of(campaign).taken) == [1]
 
 
 def test_without_the_auto_tier_no_look_is_spent(campaign: Campaign) -> None:

@@ -16,6 +16,8 @@ from tests.ranking.campaign import (
     open_judging,
 )
 from tests.ranking.conftest import Campaign
+from tipbench.ranking.compare import read_bench
+from tipbench.ranking.judges import compare_judges
 from tipbench.tracking import Tracking
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "reading-the-board.md"
@@ -49,6 +51,24 @@ def test_every_key_of_the_json_is_documented(cli: Cli, campaign: Campaign) -> No
     words = set(re.findall(r"`(\w+)`", DOCUMENTED.read_text(encoding="utf-8")))
     keys = {*report, *report["standings"][0], *report["tiers"], *report["sittings"][0], *report["pairs"][0]}
     assert keys <= words
+
+
+def test_two_judges_agree_by_the_same_number_wherever_it_is_shown(cli: Cli, campaign: Campaign) -> None:
+    where = ("--experiment", campaign.experiment)
+    told = {tuple(pair["judges"]): pair for pair in cli.ok("judges", *where, "--json").json()["pairs"]}
+    bench = read_bench(campaign.tracking, campaign.experiment)
+    pairs = {pair.judges: pair.found for pair in compare_judges(bench.evidence, bench.pack.rubric)}
+    cli("compare", *where, "--html", "report.html")
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert pairs.keys() == told.keys()
+    for judges, found in pairs.items():
+        alpha = found.alpha
+        assert (alpha.value, alpha.low, alpha.high) == tuple(
+            told[judges][key] for key in ("alpha", "low", "high")
+        )
+        assert found.over == told[judges]["over"] == ("scales" if "scripted:judge" in judges else "composite")
+        assert f"{alpha.value:.2f} [{alpha.low:.2f}, {alpha.high:.2f}]" in page.replace("−", "-")
+    assert {found.over for found in pairs.values()} == {"scales", "composite"}
 
 
 def test_a_page_that_cannot_be_written_and_two_outlets_at_once_are_refused(

@@ -10,6 +10,7 @@ from markdown_it.token import Token
 
 from tests.judging.hostile import hostile_texts
 from tests.judging.test_inert import acting, kinds
+from tipbench.agreement import Agreed
 from tipbench.ranking.details import Details, Side
 from tipbench.ranking.elements import element
 from tipbench.ranking.examples import Contrast, Example
@@ -53,7 +54,8 @@ def hostile_details(report: Report) -> Details:
         for text in TEXTS
     ]
     sittings = tuple(JudgedSitting("t", "lazy", text, "accepted", 1, None, text) for text in TEXTS)
-    pairs = tuple(JudgePair((text, text), 2, Alpha(None, None, None, 2), 0.0, {}) for text in TEXTS)
+    agreed = Agreed(2, Alpha(None, None, None, 2), "composite", 0.0, {})
+    pairs = tuple(JudgePair((text, text), agreed) for text in TEXTS)
     rule = Rule(TEXTS[20], passed=False, detail=TEXTS[21])
     return Details(
         arms=report,

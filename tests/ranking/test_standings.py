@@ -3,6 +3,7 @@
 import csv
 import io
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from tipbench.ranking.report import format_csv, print_report
 from tipbench.ranking.shown import conclude, show_sittings
 from tipbench.ranking.standings import make_report
 from tipbench.tracking.evidence import Evidence
+from tipbench.tracking.gate_records import GateAnswer, GateRule, LookResult
 
 
 def report_of(evidence: Evidence) -> Report:
@@ -213,6 +215,16 @@ def test_intervals_without_width_are_not_passed_off_as_equality() -> None:
     assert any("nothing varies" in remark for remark in report_of(CASES["all ties"][0]).remarks)
 
 
+def test_a_winner_whose_two_sided_interval_includes_zero_is_named_with_a_remark() -> None:
+    # Ahead by 9 and by 12: 7 standard errors with one degree of freedom, between one-sided and two-sided.
+    report = report_of(make_evidence({"a": [[5], [5]], "b": [[2], [1]]}))
+    interval = report.standings[0].against_best
+    assert interval is not None
+    assert (report.winner, interval.low < 0) == ("a+v1", True)
+    assert "two-sided 95 % interval to b+v1 still includes 0" in " ".join(report.remarks)
+    assert not any("two-sided" in remark for remark in report_of(make_evidence(CLEAR)).remarks)
+
+
 def test_arms_set_aside_are_listed_in_every_outlet() -> None:
     evidence = CASES["an arm set aside"][0]
     report = report_of(evidence)
@@ -239,6 +251,20 @@ def test_no_column_is_cut_on_a_narrow_terminal(width: int) -> None:
     ):
         assert heading in text
     assert "…" not in text
+
+
+def test_the_page_tells_what_the_last_look_said_and_of_whom() -> None:
+    rule = GateRule(name="champion", passed=False, detail="no verdicts for the champion 'b+v1'")
+    nobody = GateAnswer(
+        answer="no", promoted=None, challenger=None, difference=None, bound=None, auto_difference=None,
+        level=0.01, rules=(rule,),
+    )  # fmt: skip
+    look = LookResult(look=0, of=2, counted=12, champion="b+v1", best=nobody, by_arm={})
+    evidence = make_evidence(CLEAR)
+    page = make_page(report_of(evidence), replace(details_of(evidence), gate=GateReasons("b+v1", look=look)))
+    assert "The last look, 1 of 2 on 12 lazy verdicts, said of nobody against b+v1: do not promote." in page
+    assert "does not hold" in page
+    assert "no verdicts for the champion" in page
 
 
 def test_sittings_are_shown_by_their_numbers() -> None:

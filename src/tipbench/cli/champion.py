@@ -68,5 +68,7 @@ def _print(session: Session, report: ChampionReport) -> None:
         "promoted": f"{report.how} by {report.by or 'somebody'} from {report.experiment!r}",
         "reason": report.reason,
     }
+    if report.overruled:
+        rows["against"] = f"the gate's rules {', '.join(report.overruled)}"
     for name, value in rows.items():
         say.print(f"{name:9} {value}", markup=False)

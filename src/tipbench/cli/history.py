@@ -54,8 +54,17 @@ def _print_history(history: History, say: Console) -> None:
     for line in history.promotions:
         doubt = f"DOUBTFUL (sitting {', '.join(line.doubtful)} refused) " if line.doubtful else ""
         arm = f"{make_inert_line(line.arm)}{' ← in force' if line.in_force else ''}"
+        against = f"against the gate ({', '.join(line.overruled)}): " if line.overruled else ""
         version = "" if line.version is None else str(line.version)
-        row = (_short(line.at), line.how, arm, version, line.experiment, line.by, doubt + line.reason)
+        row = (
+            _short(line.at),
+            line.how,
+            arm,
+            version,
+            line.experiment,
+            line.by,
+            doubt + against + line.reason,
+        )
         table.add_row(*(escape(make_inert_line(cell)) for cell in row))
     say.print(table)
     if history.looks:

@@ -64,9 +64,12 @@ def show_outcome(session: Session, outcome: Outcome, *, as_json: bool) -> None:
     if as_json:
         click.echo(outcome.model_dump_json(indent=1))
         return
-    if outcome.gate is not None:
-        print_gate(outcome.gate, session.say)
     champion = outcome.champion
+    forced = champion is not None and champion.how == "forced"
+    if outcome.gate is not None:
+        if forced:
+            session.say.print("By force. What the gate would have said is kept with the promotion:")
+        print_gate(outcome.gate, session.say)
     if champion is None:
         return
     for remark in champion.remarks:

@@ -70,9 +70,10 @@ class Desk:
             JudgingClosed: a person ended judging of the experiment.
         """
         waiting = self._open(experiment)
-        if waiting:
-            return Stop(4, self._say_waiting(experiment, waiting), go_on=())
         path = self._free_file()
+        # What was killed while it was handed out is with nobody yet: its file is put in place first.
+        if waiting and not part_file(path).exists():
+            return Stop(4, self._say_waiting(experiment, waiting), go_on=())
         try:
             handout = self.judging.hand_out(path, request, experiment=experiment)
         except JudgedEnough:

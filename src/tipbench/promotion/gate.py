@@ -8,21 +8,22 @@ from tipbench.promotion.checks import check_before_look, check_before_plan
 from tipbench.promotion.freezing import freeze
 from tipbench.promotion.gate_report import GateReport, NextLook
 from tipbench.promotion.next_look import plan_next_look
-from tipbench.promotion.rules import compute_look
+from tipbench.promotion.rules import compute_look, examine_today
+from tipbench.promotion.taken import Taken, find_doubts, find_passed, read_taken
 from tipbench.settings import GateSettings
 from tipbench.tracking import Run, Tracking
 from tipbench.tracking.champions import ALIAS
-from tipbench.tracking.gate_records import GateAnswer, GateRule, LookResult, PlainAnswer
+from tipbench.tracking.gate_records import GateRule, PlainAnswer
 from tipbench.tracking.looks import (
     StoredPlan,
     claim_look,
     count_verdicts,
     ensure_plan,
+    find_plan,
     is_deleted,
     look_write,
     plan_facts,
     read_frozen,
-    read_result,
     result_write,
 )
 from tipbench.tracking.stamps import Stamps
@@ -65,6 +66,16 @@ class Gate:
         question = self._pose(asked, None)
         return question.blocked() or question.with_plan().show_plan()
 
+    def foresee(self, asked: Asked, *, bench: Bench) -> GateReport:
+        """What it would say, for who overrules it: fixes no plan, takes no look, decides nothing.
+
+        Raises:
+            NoChampion: the pack has no champion yet.
+            UsageError: there is no such arm or version.
+        """
+        question = self._pose(asked, bench)
+        return question.blocked() or question.foresee()
+
     def _pose(self, asked: Asked, bench: Bench | None) -> "_Question":
         bench = bench or read_bench(self.tracking, asked.experiment)
         if asked.challenger is not None:
@@ -95,6 +106,19 @@ class _Question:
         )
         return _Planned(self, plan)
 
+    def foresee(self) -> GateReport:
+        """What was said before, if the gate would say it again; else the rules on what counts today."""
+        gate, bench, opponent = self.gate, self.bench, self.opponent
+        plan = find_plan(gate.tracking, bench.experiment, opponent.promotion)
+        said = _Planned(self, plan).repeat() if plan else None
+        if said is not None:
+            return said
+        missing = check_before_look(bench, opponent, gate.settings)
+        if missing is not None:
+            return self.report(missing)
+        frozen = freeze(bench.evidence, champion=opponent.name, rubric=bench.pack.rubric, gate=gate.settings)
+        return self.report(examine_today(frozen, alpha=gate.settings.alpha, challenger=self.asked.challenger))
+
     def report(self, found: PlainAnswer) -> GateReport:
         """The answer without a look."""
         return GateReport(
@@ -113,21 +137,6 @@ class _Question:
 
 
 @dataclass(frozen=True)
-class _Taken:
-    """A look that was claimed, and what it said; None when its run was deleted before it was finished."""
-
-    run: Run
-    result: LookResult | None
-    doubtful: tuple[str, ...] = ()
-
-    def says(self, challenger: str | None) -> GateAnswer | None:
-        """What it said of the arm, or of the best one."""
-        if self.result is None or challenger is None:
-            return self.result and self.result.best
-        return self.result.by_arm.get(challenger)
-
-
-@dataclass(frozen=True)
 class _Planned:
     """A question under a plan."""
 
@@ -136,23 +145,29 @@ class _Planned:
 
     def answer(self) -> GateReport:
         """What was begun is finished first; who passed once has passed; else the look that is due."""
-        taken: dict[int, _Taken] = {}
-        for look, run_id in self.plan.taken.items():
-            run = self._tracking.read_run(run_id)
-            result = read_result(self._tracking, run)
-            if result is None and not is_deleted(self._tracking, self._bench.experiment, run_id):
-                return self._show(self._finish(run, look))
-            taken[look] = _Taken(run, result, self._doubtful(run))
-        for each in taken.values():
-            found = each.says(self._asked.challenger)
-            if found is not None and found.answer == "promote" and not each.doubtful:
-                return self._show(each)
+        taken = read_taken(self._tracking, self.plan, self._bench.evidence)
+        for look, each in taken.items():
+            if each.result is None and not is_deleted(
+                self._tracking, self._bench.experiment, each.run.run_id
+            ):
+                return self._show(self._finish(each.run, look))
+        passed = find_passed(taken, self._asked.challenger)
+        if passed is not None:
+            return self._show(passed)
         due, latest = self._due(), max(taken, default=-1)
         if due > latest:
             question = self.question
             missing = check_before_look(question.bench, question.opponent, question.gate.settings)
             return self._show(self._take(due)) if missing is None else self._add_plan(missing)
         return self._show(taken[latest]) if taken else self.show_plan()
+
+    def repeat(self) -> GateReport | None:
+        """What was said of the arm before, if nothing is due since; takes no look and finishes none."""
+        taken = read_taken(self._tracking, self.plan, self._bench.evidence)
+        last = find_passed(taken, self._asked.challenger)
+        if last is None and taken and self._due() <= max(taken):
+            last = taken[max(taken)]
+        return None if last is None or last.says(self._asked.challenger) is None else self._show(last)
 
     def show_plan(self) -> GateReport:
         """The plan, and what is missing until the next look; decides nothing."""
@@ -177,7 +192,7 @@ class _Planned:
             return looks - 1
         return max((look for look in range(looks) if counted >= self.plan.verdicts_at(look)), default=-1)
 
-    def _take(self, look: int) -> _Taken:
+    def _take(self, look: int) -> Taken:
         """Freezes what counts now, claims the look, and only then computes it."""
         gate, bench = self.question.gate, self._bench
         frozen = freeze(
@@ -193,20 +208,14 @@ class _Planned:
             self._tracking.delete_run(mine)
         return self._finish(self._tracking.read_run(winner), look)
 
-    def _finish(self, run: Run, look: int) -> _Taken:
+    def _finish(self, run: Run, look: int) -> Taken:
         """Computes the look from its frozen list and stores what it said, whoever began it."""
         result = compute_look(read_frozen(self._tracking, run), plan=self.plan.facts, look=look)
         blank = self.question.gate.stamps.blank(self._bench.experiment)
         self._tracking.deliver(result_write(result, run_id=run.run_id, write=blank))
-        return _Taken(run, result, self._doubtful(run))
+        return Taken(run, result, find_doubts(self._tracking, run, self._bench.evidence))
 
-    def _doubtful(self, run: Run) -> tuple[str, ...]:
-        """Sittings of the frozen list that were refused since."""
-        refused = {s.facts.token for s in self._bench.evidence.sittings if s.state == "refused"}
-        used = {sitting.token for sitting in read_frozen(self._tracking, run).sittings}
-        return tuple(sorted(refused & used))
-
-    def _show(self, taken: _Taken) -> GateReport:
+    def _show(self, taken: Taken) -> GateReport:
         found, result = taken.says(self._asked.challenger), taken.result
         if result is None:
             detail = (

@@ -28,6 +28,8 @@ class PromotionLine(Record):
     experiment: str
     by: str
     reason: str
+    overruled: tuple[str, ...]
+    """The rules of the gate that a forced promotion went against."""
     in_force: bool
     doubtful: tuple[str, ...]
     run: str
@@ -139,6 +141,7 @@ def _promotion_line(chain: Chain, promotion: Promotion) -> PromotionLine:
         experiment=facts.experiment,
         by=facts.by,
         reason=facts.reason or facts.gate,
+        overruled=facts.overruled,
         in_force=promotion is chain.in_force,
         doubtful=promotion.doubtful,
         run=run.run_id,

@@ -47,12 +47,14 @@ class ChampionReport(Record):
     experiment: str
     promotion_run: str
     look_run: str
+    overruled: tuple[str, ...] = ()
+    """The rules of the gate that a forced promotion went against."""
     doubtful: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
 class Outcome(Record):
-    """What became of a promotion. `gate` is absent where a person decided."""
+    """What became of a promotion. `gate` is what the gate said; of a forced one, what it would have said."""
 
     outcome: Literal["promoted", "already", "refused"]
     champion: ChampionReport | None = None
@@ -93,7 +95,7 @@ class Promoting:
         facts = self._facts(make_arm(bench, report.promoted), bench, reason="").model_copy(
             update={"how": "gate", "look": report.look_run, "gate": report.words[:2_000]}
         )
-        champion = self._succeed(make_arm(bench, report.promoted), facts, chain)
+        champion = self._succeed(make_arm(bench, report.promoted), facts, chain, gate=report)
         return Outcome(outcome="promoted", champion=champion, gate=report)
 
     def name_first(self, arm: str, *, experiment: str, reason: str) -> Outcome:
@@ -115,7 +117,7 @@ class Promoting:
         return Outcome(outcome="promoted", champion=self._succeed(complete, facts, chain))
 
     def force(self, arm: str, *, experiment: str, reason: str) -> Outcome:
-        """Another champion whatever the gate says; the reason is recorded.
+        """Another champion whatever the gate says; the reason is recorded, and what the gate would have said.
 
         Raises:
             NoChampion: there is nobody to replace yet.
@@ -129,8 +131,13 @@ class Promoting:
             raise NoChampion(bench.pack.name)
         if found.arm.hash == complete.hash:
             raise UsageError(f"{arm} is champion of {bench.pack.name!r} already")
-        facts = self._facts(complete, bench, reason=reason).model_copy(update={"how": "forced"})
-        return Outcome(outcome="promoted", champion=self._succeed(complete, facts, found.chain))
+        report = self.gate.foresee(Asked(experiment, arm), bench=bench)
+        overruled = tuple(rule.name for rule in report.rules if not rule.passed)
+        facts = self._facts(complete, bench, reason=reason).model_copy(
+            update={"how": "forced", "gate": report.words[:2_000], "overruled": overruled}
+        )
+        champion = self._succeed(complete, facts, found.chain, gate=report)
+        return Outcome(outcome="promoted", champion=champion, gate=report)
 
     def roll_back(self, pack: str, *, reason: str) -> Outcome:
         """The champion before the one in force.
@@ -188,8 +195,12 @@ class Promoting:
             by=self.by,
         )
 
-    def _succeed(self, arm: ChampionArm, facts: PromotionFacts, chain: Chain) -> ChampionReport:
-        return describe(succeed(self.gate.tracking, arm, facts, chain=chain, stamps=self.gate.stamps))
+    def _succeed(
+        self, arm: ChampionArm, facts: PromotionFacts, chain: Chain, *, gate: GateReport | None = None
+    ) -> ChampionReport:
+        answer = "" if gate is None else gate.model_dump_json(indent=1)
+        tracking, stamps = self.gate.tracking, self.gate.stamps
+        return describe(succeed(tracking, arm, facts, chain=chain, stamps=stamps, gate=answer))
 
 
 def describe(found: InForce) -> ChampionReport:
@@ -216,6 +227,7 @@ def describe(found: InForce) -> ChampionReport:
         experiment=facts.experiment,
         promotion_run=run.run_id,
         look_run=facts.look,
+        overruled=facts.overruled,
         doubtful=found.promotion.doubtful,
         remarks=found.repaired,
     )

@@ -14,10 +14,12 @@ from tipbench.tracking.gate_records import (
     GateAnswer,
     GateRule,
     LookResult,
+    PlainAnswer,
     PlanFacts,
 )
 
 LAZY_RULE = "lazy tier"
+LOOK_RULE = "planned look"
 ROUNDING = 1e-9
 
 
@@ -39,6 +41,18 @@ def compute_look(frozen: Frozen, *, plan: PlanFacts, look: int) -> LookResult:
         best=best,
         by_arm=answers,
     )
+
+
+def examine_today(frozen: Frozen, *, alpha: float, challenger: str | None) -> PlainAnswer:
+    """The rules as if this were the only look. It was not planned, so that it decides nothing."""
+    plan = PlanFacts(
+        champion=frozen.champion, arm_hash="", budget=0, looks=(1.0,), alpha=alpha, counted=frozen.counted
+    )
+    found = _answer(frozen, plan, 0, challenger)
+    detail = f"none was taken: the rules on the {frozen.counted} lazy verdicts of today, as if it were one"
+    unplanned = GateRule(name=LOOK_RULE, passed=False, detail=detail)
+    others = tuple(rule for rule in found.rules if rule.name != LOOK_RULE)
+    return PlainAnswer(answer="undecided", rules=(unplanned, *others))
 
 
 def sitting_rules(frozen: Frozen) -> list[GateRule]:

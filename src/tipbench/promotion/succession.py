@@ -77,9 +77,15 @@ def settle(tracking: Tracking, pack: str, *, stamps: Stamps) -> InForce | None:
 
 
 def succeed(
-    tracking: Tracking, arm: ChampionArm, facts: PromotionFacts, *, chain: Chain, stamps: Stamps
+    tracking: Tracking,
+    arm: ChampionArm,
+    facts: PromotionFacts,
+    *,
+    chain: Chain,
+    stamps: Stamps,
+    gate: str = "",
 ) -> InForce:
-    """Makes the arm champion after the one that is in force in this chain.
+    """Makes the arm champion after the one that is in force in this chain; `gate` is kept with it.
 
     Raises:
         PromotionLost: somebody else's promotion came first; it is named.
@@ -90,7 +96,7 @@ def succeed(
         update={"predecessor": predecessor, "origin": chain.origin_of(arm.hash), "arm_hash": arm.hash}
     )
     experiment = champions_experiment(tracking)
-    mine = tracking.deliver(promotion_write(facts, arm, write=stamps.blank(experiment)))
+    mine = tracking.deliver(promotion_write(facts, arm, gate=gate, write=stamps.blank(experiment)))
     _ensure_version(tracking, arm, origin=facts.origin or mine)
     winner = _claim(tracking, predecessor, mine)
     if winner != mine:

@@ -1,11 +1,17 @@
 """The judges of one experiment: every closed sitting with its drift, and how far each two agree."""
 
 from dataclasses import dataclass
-from statistics import fmean
 
-from tipbench.agreement import agree_on_flags, find_pairs, list_verdicts, mark_sitting, sort_by_judge
-from tipbench.records import Rubric, Verdict
-from tipbench.stats import Alpha, krippendorff_alpha
+from tipbench.agreement import (
+    Agreed,
+    Said,
+    find_pairs,
+    list_verdicts,
+    mark_sitting,
+    measure_agreement,
+    sort_by_judge,
+)
+from tipbench.records import Rubric
 from tipbench.tracking.evidence import Evidence
 from tipbench.tracking.sittings import StoredDrift
 
@@ -25,13 +31,10 @@ class JudgedSitting:
 
 @dataclass(frozen=True)
 class JudgePair:
-    """How far two judges agree on the candidates that both judged; `bias` is the first minus the second."""
+    """Two judges, and how far they agree on the candidates that both judged."""
 
     judges: tuple[str, str]
-    candidates: int
-    alpha: Alpha
-    bias: float
-    flags: dict[str, float]
+    found: Agreed
 
 
 def list_closed_sittings(evidence: Evidence) -> tuple[JudgedSitting, ...]:
@@ -53,19 +56,5 @@ def list_closed_sittings(evidence: Evidence) -> tuple[JudgedSitting, ...]:
 
 def compare_judges(evidence: Evidence, rubric: Rubric) -> tuple[JudgePair, ...]:
     """Every two judges who met."""
-    given = sort_by_judge((each, each.verdict) for each in list_verdicts(evidence))
-    return tuple(_compare(judges, both, rubric) for judges, both in find_pairs(given))
-
-
-def _compare(judges: tuple[str, str], both: list[tuple[Verdict, Verdict]], rubric: Rubric) -> JudgePair:
-    ratings = [
-        (rubric.composite(one.scores, one.flags), rubric.composite(two.scores, two.flags))
-        for one, two in both
-    ]
-    return JudgePair(
-        judges=judges,
-        candidates=len(both),
-        alpha=krippendorff_alpha(ratings),
-        bias=fmean(one - two for one, two in ratings),
-        flags=agree_on_flags(both, rubric),
-    )
+    given = sort_by_judge((each, Said(each, rubric)) for each in list_verdicts(evidence))
+    return tuple(JudgePair(judges, measure_agreement(both)) for judges, both in find_pairs(given))

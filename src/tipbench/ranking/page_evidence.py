@@ -104,17 +104,18 @@ def _show_agreement(report: Report, details: Details) -> Html:
 
 
 def _pair_row(pair: JudgePair) -> list[Content]:
-    alpha = pair.alpha
+    found, alpha = pair.found, pair.found.alpha
     shown = "nothing varies"
     if alpha.value is not None and alpha.low is not None and alpha.high is not None:
+        over = ", scales" if found.over == "scales" else ""
         rough = ", rough" if alpha.rough else ""
-        shown = minus(f"{alpha.value:.2f} [{alpha.low:.2f}, {alpha.high:.2f}]") + rough
+        shown = minus(f"{alpha.value:.2f} [{alpha.low:.2f}, {alpha.high:.2f}]") + over + rough
     return [
         make_inert_line(" / ".join(pair.judges), limit=160),
-        str(pair.candidates),
+        str(found.candidates),
         shown,
-        minus(f"{pair.bias:+.2f}"),
-        ", ".join(f"{name} {value:.2f}" for name, value in pair.flags.items()),
+        minus(f"{found.bias:+.2f}"),
+        ", ".join(f"{name} {value:.2f}" for name, value in found.flags.items()),
     ]
 
 

@@ -25,6 +25,10 @@ def _board_remarks(board: Leaderboard) -> list[str]:
         remarks.append(f"complete verdicts in {len(board.scenarios)} scenario: an interval needs at least 2")
     elif board.estimate and len(board.scenarios) < 4:
         remarks.append(f"only {len(board.scenarios)} scenarios are complete: scenarios are the sample size")
+    if unsure := _not_apart(board):
+        remarks.append(
+            f"the winner is named one-sided, at 5 %: its two-sided 95 % interval to {unsure} still includes 0"
+        )
     if board.variance == 0.0:
         remarks.append(
             "nothing varies, so the intervals have no width: that does not show the arms are equal"
@@ -32,6 +36,15 @@ def _board_remarks(board: Leaderboard) -> list[str]:
     if board.set_aside and board.estimate:
         remarks.append("set aside, not enough verdicts: " + ", ".join(sorted(map(str, board.set_aside))))
     return remarks
+
+
+def _not_apart(board: Leaderboard) -> str:
+    """The first arm that the winner's own interval does not tell apart from it; empty if there is none.
+
+    Who is first is asked one-sided, over all arms at once; an interval has two sides.
+    """
+    others = [arm for arm in board.estimate if board.winner is not None and arm != board.winner]
+    return next((str(arm) for arm in others if board.pairs[board.winner, arm].low <= 0), "")
 
 
 def _evidence_remarks(evidence: Evidence) -> list[str]:

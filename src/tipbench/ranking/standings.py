@@ -48,7 +48,7 @@ def make_report(evidence: Evidence, *, experiment: str, rubric: Rubric, by: By =
     levels = find_levels(evidence, rubric)
     scores = make_scores(evidence, compared, rubric=rubric, levels=levels, name_of=NAME_OF[by])
     board = leaderboard(scores)
-    known = _Board(board, _chances(scores, board), weigh_tiers(evidence, scores), rubric)
+    known = _Board(board, _chances(scores, board), weigh_tiers(evidence, scores, rubric=rubric), rubric)
     waiting, waiting_for_auto = evidence.count_waiting()
     lines = [_standing(group, known) for group in _group(evidence, by)]
     lines.sort(key=lambda line: (line.place is None, line.place or 0, -(line.auto_composite or 0), line.name))

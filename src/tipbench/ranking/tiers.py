@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tipbench.agreement import measure_agreement, pair_tiers
 from tipbench.inert import make_inert_line
 from tipbench.ranking.records import CountedSitting, Tier, Tiers
-from tipbench.stats import Agreement, Score, agreement
+from tipbench.records import Rubric
+from tipbench.stats import Alpha, Score, agreement
 from tipbench.stats.cells import compute_cells
 from tipbench.stats.scores import read_scores
 from tipbench.tracking.auto_sittings import read_grade
 from tipbench.tracking.evidence import Evidence
+
+NOTHING_PAIRED = Alpha(None, None, None, 0)
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,11 @@ class _Counts:
         return "auto" if self.auto else "none"
 
 
-def weigh_tiers(evidence: Evidence, scores: Sequence[Score]) -> Tiers:
-    """What each tier contributes to the board made of these scores."""
+def weigh_tiers(evidence: Evidence, scores: Sequence[Score], *, rubric: Rubric) -> Tiers:
+    """What each tier contributes to the board made of these scores.
+
+    Whether the tiers agree is asked of the whole experiment, and of the scales, as everywhere.
+    """
     seen = sum(not given.verdict.failed for given in evidence.lazy)
     counts = _Counts(lazy=seen, auto=len(evidence.auto), drawn_failures=len(evidence.lazy) - seen)
     if not counts.auto or counts.used != "lazy":
@@ -35,18 +42,20 @@ def weigh_tiers(evidence: Evidence, scores: Sequence[Score]) -> Tiers:
         return Tiers(used=counts.used, lazy=counts.lazy, auto=counts.auto, said=said)
     slope = compute_cells(read_scores(scores)).slope
     found = agreement(scores)
+    both = pair_tiers(evidence, rubric)
+    alpha = measure_agreement(both).alpha if both else NOTHING_PAIRED
     return Tiers(
         used="lazy+auto" if slope else "lazy",
         lazy=counts.lazy,
         auto=counts.auto,
         slope=slope,
-        pairs=found.pairs,
-        alpha=found.alpha.value,
-        alpha_low=found.alpha.low,
-        alpha_high=found.alpha.high,
+        pairs=len(both),
+        alpha=alpha.value,
+        alpha_low=alpha.low,
+        alpha_high=alpha.high,
         bias=found.bias,
         bias_spread=found.bias_spread,
-        said=_say_both(counts, slope, found),
+        said=_say_both(counts, slope, alpha),
     )
 
 
@@ -99,7 +108,7 @@ def _say_refused(evidence: Evidence) -> str:
     return ""
 
 
-def _say_both(counts: _Counts, slope: float, found: Agreement) -> str:
+def _say_both(counts: _Counts, slope: float, alpha: Alpha) -> str:
     many = f"{counts.auto} auto verdicts"
     if not slope:
         return (
@@ -107,6 +116,6 @@ def _say_both(counts: _Counts, slope: float, found: Agreement) -> str:
             "verdicts beside them, or they do not vary)."
         )
     said = f"Lazy verdicts decide; {many} sharpen them within cells (slope {slope:.2f}) and move no arm."
-    if not found.alpha.informative:
+    if not alpha.informative:
         said += " They agree with the lazy ones no more than by chance."
     return said

@@ -1,0 +1,178 @@
+"""Campaigns of the simulator through the real store: collected, judged by the file, judged by a model."""
+
+import json
+import re
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.promotion.campaign import make_model, make_pack
+from tests.ranking.simulated import arm_name, split_composite
+from tests.sheets import REFERENCES
+from tests.stats.simulator import CANDIDATES, Campaign, Key
+from tipbench.cli.session import make_stamps
+from tipbench.collect import Store, collect_cells, plan_collect
+from tipbench.grid import Cell
+from tipbench.judging.auto_desk import AutoDesk, AutoSitting
+from tipbench.judging.auto_graders import FREE, Grader, JudgeModel
+from tipbench.judging.handout import Request
+from tipbench.judging.phase import Judging
+from tipbench.promotion.gate import Asked, Gate
+from tipbench.promotion.gate_report import GateReport
+from tipbench.promotion.promote import Promoting
+from tipbench.records import Generation, Model, Options, Pack, Sampling
+from tipbench.settings import GateSettings
+from tipbench.stats import Score
+from tipbench.tracking import Tracking
+from tipbench.tracking.auto_sittings import Spent
+from tipbench.tracking.sittings import Answer, KeyItem
+from tipbench.tracking.stamps import Stamps
+
+CODE = re.compile(r"page (\d+)")
+SCENARIOS = 8
+
+
+@dataclass
+class NumberingEngine:
+    """Writes texts that say which candidate of the simulator they are: all that judges need here."""
+
+    cells: Sequence[Cell]
+    name: str = "scripted"
+
+    def list_models(self) -> Sequence[Model]:
+        return list(dict.fromkeys(cell.model for cell in self.cells))
+
+    def find_model(self, name: str) -> Model:
+        return next(model for model in self.list_models() if model.name == name)
+
+    @contextmanager
+    def load(self, model: Model) -> "Generator[NumberingModel]":
+        mine = [cell for cell in self.cells if cell.model == model]
+        arm = self.list_models().index(model)
+        yield NumberingModel({cell.text: arm * SCENARIOS + place for place, cell in enumerate(mine)})
+
+
+@dataclass
+class NumberingModel:
+    number_of: dict[str, int]
+    load_seconds: float = 0.0
+
+    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
+        first = self.number_of[prompt] * CANDIDATES
+        tips = [f"{n + 1}. Read page {first + n} of the report before lunch." for n in range(CANDIDATES)]
+        return Generation(
+            text="\n".join(tips), finish="stop", prompt_tokens=100, output_tokens=50, seconds=1.0
+        )
+
+
+def key_of(text: str) -> Key | None:
+    """The simulator's candidate behind a text; None of an anchor."""
+    found = CODE.search(text)
+    if found is None or text in REFERENCES:
+        return None
+    cell, candidate = divmod(int(found[1]), CANDIDATES)
+    return (*divmod(cell, SCENARIOS), candidate)
+
+
+@dataclass
+class StoredCampaign:
+    """A campaign of the simulator that lives in MLflow. `sections` are the sittings in their order."""
+
+    campaign: Campaign
+    tracking: Tracking
+    home: Path
+    experiment: str
+    settings: GateSettings
+    stamps: Stamps = field(default_factory=make_stamps)
+    sections: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        self.pack: Pack = make_pack(f"pack-{self.experiment}", scenarios=SCENARIOS)
+        self.judging = Judging(self.tracking, self.stamps, self.home / "locks", gate=self.settings)
+
+    def collect(self) -> None:
+        options = Options(sampling=Sampling(), n_tips=CANDIDATES, diversity=False, seed=1)
+        cells = [
+            Cell(self.pack, make_model(f"m{arm:02}"), self.pack.prompts[0], scenario, options)
+            for arm in range(len(self.campaign.effects))
+            for scenario in self.pack.scenarios
+        ]
+        stored = self.tracking.ensure_experiment(self.experiment)
+        plan = plan_collect(cells, tracking=self.tracking, experiment=stored, reuse_from=None)
+        engine = NumberingEngine(cells)
+        made = collect_cells(
+            plan, store=Store(self.tracking, stored, self.stamps, "claude-code"), engine_of=lambda _: engine
+        )
+        assert len(list(made)) == len(cells)
+        report = self.tracking.flush()
+        assert not report.left_in_journal
+        assert not report.refused
+
+    def name_first(self, arm: int) -> None:
+        gate = Gate(self.tracking, self.stamps, self.settings)
+        Promoting(gate, "the test").name_first(arm_name(arm), experiment=self.experiment, reason="in use")
+
+    def ask_gate(self) -> GateReport:
+        return Gate(self.tracking, self.stamps, self.settings).ask(Asked(self.experiment))
+
+    def judge_lazily(self, blocks: int) -> None:
+        """Blocks by the real hand-out, in a file; the simulator says what the judge of each sitting gives."""
+        path = self.home / f"{self.experiment}-{len(self.sections)}.json"
+        request = Request("anna", blocks=blocks)
+        assert self.judging.hand_out(path, request, experiment=self.experiment) is not None
+        sheet = json.loads(path.read_text(encoding="utf-8"))
+        for section in sheet["sections"]:
+            keys = [key for item in section["items"] if (key := key_of(item["text"])) is not None]
+            self.campaign.judge(keys)
+            self.sections.append(section["sitting"])
+            for item in section["items"]:
+                key = key_of(item["text"])
+                if key is None:
+                    item["scores"] = REFERENCES[item["text"]]
+                else:
+                    item["scores"], item["flags"] = split_composite(self.campaign.lazy[key].lazy or 0)
+        path.write_text(json.dumps(sheet), encoding="utf-8")
+        taken = self.judging.take_in(path, experiment=self.experiment, judged_by=None, close=False)
+        assert {section.outcome for section in taken.sections} == {"accepted"}
+
+    def judge_automatically(self) -> None:
+        """One sitting over everything; what it would ask a model the simulator answers."""
+        desk = AutoDesk(self.judging, self.experiment)
+        judge = JudgeModel(
+            name="scripted:judge", digest="d", pinned=True, price=FREE, patient=False, open=_nobody
+        )
+        sitting = desk.sit_down(judge)
+        assert sitting is not None
+        answers = {item.id: self._answer(sitting, item) for item in sitting.key.items}
+        desk.store(sitting.token, answers, ledger="simulated", spent=Spent())
+        assert desk.close(sitting.token).state == "accepted"
+
+    def _answer(self, sitting: AutoSitting, item: KeyItem) -> Answer:
+        found = sitting.items.read(item)
+        assert found is not None
+        key = key_of(found.text)
+        if key is None:
+            return Answer(scores=dict(REFERENCES[found.text]), flags=dict(found.flags))
+        assert self.campaign.auto is not None
+        scores, flags = split_composite(float(self.campaign.auto[key]))
+        return Answer(scores=scores, flags=flags)
+
+    def simulated(self) -> Iterator[Score]:
+        """What the simulator knows, under the names of the store."""
+        for record in self.campaign.records():
+            arm, sitting = arm_name(record.arm), record.sitting
+            yield Score(
+                arm=arm,
+                scenario=self.pack.scenarios[int(str(record.scenario))].id,
+                candidate=(arm, int(str(record.candidate))),
+                auto=record.auto,
+                lazy=record.lazy,
+                sitting=None if sitting is None else self.sections[int(str(sitting))],
+            )
+
+
+@contextmanager
+def _nobody() -> Generator[Grader]:
+    raise AssertionError("the simulator answers, no model is opened")
+    yield
