@@ -34,6 +34,8 @@ ENGINE = (
     "engines/test_llamacpp.py",
     "engines/test_one_memory.py",
     "improve/test_improve_real.py",
+    "promotion/test_real_models.py",
+    "jobs/test_cancel_memory.py",
 )
 """Files that keep the engine busy. They would wait for each other, so one worker takes them all."""
 

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tipbench.errors import EngineError
-from tipbench.grid import Cell
+from tipbench.grid import Cell, open_pack, prepare_grid
 from tipbench.pack.check import ALWAYS, PLACEHOLDER
 from tipbench.records import Model, Prompt
+from tipbench.settings import Settings, split_list
 from tipbench.tracking.champions import ChampionArm
 
 
@@ -36,6 +37,33 @@ def add_champion(
     report(f"the champion {model.name}+{prompt.name} is added: {len(added)} cells (--without-champion)")
     last = max((place for place, cell in enumerate(cells) if cell.model == model), default=len(cells) - 1)
     return [*cells[: last + 1], *added, *cells[last + 1 :]]
+
+
+def champion_alone(
+    settings: Settings,
+    arm: ChampionArm,
+    *,
+    find_model: Callable[[str], Model],
+    report: Callable[[str], None],
+) -> list[Cell]:
+    """The champion's cells alone; none where the settings name model and prompt, or it cannot be asked.
+
+    For grids that are collected model by model in several places, of which one has the champion's weights.
+    """
+    prompts = split_list(settings.prompts, what="prompts")
+    texts = {prompt.text for prompt in open_pack(settings.pack).prompts if prompt.name in prompts}
+    if arm.model in split_list(settings.models, what="models") and arm.template in texts:
+        report(f"the champion {arm.name} is collected with its model")
+        return []
+    if _find_model((), arm, find_model, report) is None:
+        return []
+    grid = prepare_grid(settings.model_copy(update={"models": arm.model}), find_model=find_model)
+    with_champion = add_champion(grid, arm, find_model=find_model, report=report)
+    return [
+        cell
+        for cell in with_champion
+        if cell.model.digest == arm.model_digest and cell.prompt.text == arm.template
+    ]
 
 
 def _find_model(

@@ -20,7 +20,10 @@ STANDARD_VARIABLES = {
 }
 """Variables of MLflow's own client; ours (`TIPBENCH_MLFLOW_URL`, …) win over them."""
 
-SECRETS = ("mlflow_password", "mlflow_token", "webhook_secret", "policies_token")
+SECRETS = (
+    *("mlflow_password", "mlflow_token", "webhook_secret", "policies_token"),
+    *("airflow_password", "airflow_token"),
+)
 """What no message repeats."""
 
 Name = Annotated[str, Field(min_length=1, max_length=250)]
@@ -104,6 +107,13 @@ class Settings(BaseModel):
     webhook_urls: str = ""
     webhook_secret: str | None = Field(default=None, min_length=16, repr=False)
     """What the events of `tipbench serve` are signed with."""
+    jobs_launcher: Literal["local", "airflow"] = "local"
+    """What runs the pipeline of `tipbench serve`; every other job is a local process."""
+    airflow_url: str | None = None
+    airflow_username: str | None = None
+    airflow_password: str | None = Field(default=None, repr=False)
+    airflow_token: str | None = Field(default=None, repr=False)
+    """Sent to `airflow_url` only; with a name and a password a token is fetched there."""
     gate: GateSettings = GateSettings()
     policies_store: str = Field(default="files", pattern="^(files|(redis|rediss|unix)://.+)$")
     policies_token: str | None = Field(default=None, min_length=16, repr=False)
@@ -121,7 +131,7 @@ class Settings(BaseModel):
         """Where states, signals and tips of the policies are kept."""
         return self.home / "policies"
 
-    @field_validator("mlflow_url", "ollama_url", "openai_url")
+    @field_validator("mlflow_url", "ollama_url", "openai_url", "airflow_url")
     @classmethod
     def _is_a_url(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("http://", "https://")):

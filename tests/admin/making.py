@@ -2,6 +2,8 @@
 
 import re
 
+import httpx2
+
 from tests.ranking.campaign import ScriptedEngine, collect_campaign
 from tipbench.tracking import Tracking
 
@@ -11,7 +13,15 @@ def pack_name_of(experiment: str) -> str:
     return re.sub(r"[^a-z0-9-]", "-", experiment.lower())[:60].strip("-")
 
 
-def collect_small(tracking: Tracking, experiment: str, *, engine: ScriptedEngine | None = None) -> None:
-    """Generates 3 models × 2 prompts × 2 scenarios."""
+def collect_small(
+    tracking: Tracking, experiment: str, *, engine: ScriptedEngine | None = None, scenarios: int = 2
+) -> None:
+    """Generates 3 models × 2 prompts × the scenarios."""
     name = pack_name_of(experiment)
-    collect_campaign(tracking, experiment, scenarios=2, prompts=2, engine=engine, pack_name=name)
+    collect_campaign(tracking, experiment, scenarios=scenarios, prompts=2, engine=engine, pack_name=name)
+
+
+def make_foreign(mlflow_url: str, name: str) -> None:
+    """An experiment that another program made."""
+    url = f"{mlflow_url}/api/2.0/mlflow/experiments/create"
+    httpx2.post(url, json={"name": name}, timeout=60).raise_for_status()

@@ -2,25 +2,21 @@
 
 import os
 from collections.abc import Iterator
-from importlib.resources import files
-from pathlib import Path
 from random import Random
-from typing import Any
 from uuid import uuid4
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.admin.browser import FLAGS, Server, Visitor, find_chromium, run_server, visit
-from tests.admin.making import collect_small
+from tests.admin.making import collect_small, make_foreign
+from tests.admin.walking import Others, Walk, list_pages, shoot, walk_everywhere
 from tests.ranking.campaign import ScriptedEngine, judge_lazily, open_judging
 from tests.sheets import REFERENCES
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 
 WORKERS = int(os.environ.get("TIPBENCH_TEST_WORKERS", "1"))
-AXE = Path(str(files("axe_playwright_python"))) / "axe.min.js"
-SHOTS = os.environ.get("TIPBENCH_TEST_SHOTS", "")
 HOSTILE = (
     '<script>document.title="owned"</script>',
     "<img src=x onerror='document.title=\"owned\"'>",
@@ -56,15 +52,22 @@ def bench(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
+def others(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> Others:
+    """An experiment without a cell, one of another program, and one that is judged."""
+    home, part = tmp_path_factory.mktemp("others"), uuid4().hex[:8]
+    found = Others(empty=f"panel/{part}-empty", foreign=f"tip-bench-{part}", judged=f"panel/{part}-judged")
+    make_foreign(mlflow_url, found.foreign)
+    with open_tracking(Settings(home=home, mlflow_url=mlflow_url)) as tracking:
+        tracking.ensure_experiment(found.empty)
+        collect_small(tracking, found.judged, scenarios=1)
+        judge_lazily(open_judging(tracking, home), found.judged, folder=home)
+    return found
+
+
+@pytest.fixture(scope="module")
 def server(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with run_server(tmp_path_factory.mktemp("server") / "home", mlflow_url, workers=WORKERS) as running:
         yield running
-
-
-def shoot(page: Page, name: str) -> None:
-    """A picture of the page, if pictures are wanted."""
-    if SHOTS:
-        page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)
 
 
 def press_scores(page: Page) -> None:
@@ -82,33 +85,18 @@ def press_one_item(page: Page) -> None:
     expect(page.get_by_test_id("progress")).not_to_have_text(before)
 
 
-PLACES = ("/", "/e/", "/side/", "/judges/", "/promotions/", "/judging", "/jobs", "/people", "/run")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_fits_and_is_accessible(browser: Browser, server: Server, bench: str, scheme: str) -> None:
-    found: list[str] = []
-    with visit(browser, server, "ada", color_scheme=scheme) as visitor:
-        page = visitor.page
-        for place in PLACES:
-            name = bench if place.count("/") > 1 else ""
-            for width in (360, 768, 1280):
-                page.set_viewport_size({"width": width, "height": 900})
-                if width == 360:
-                    visitor.go(place, name)
-                over = page.evaluate(
-                    "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
-                )
-                found += [f"{place} at {width}: {over} px too wide"] if over > 0 else []
-                shoot(page, f"{place.strip('/') or 'experiments'}-{width}-{scheme}")
-            kept = list(visitor.violations)
-            page.evaluate(AXE.read_text())
-            problems: list[dict[str, Any]] = page.evaluate(
-                "() => axe.run(document).then((all) => all.violations)"
-            )
-            visitor.violations[:] = kept  # axe brings styles of its own
-            found += [f"{place}: {each['id']} {each['nodes'][0]['html'][:120]}" for each in problems]
-    assert not found, "\n".join(found)
+def test_every_page_fits_and_is_accessible(
+    browser: Browser, server: Server, bench: str, others: Others
+) -> None:
+    with visit(browser, server, "") as stranger:
+        outside = Walk(stranger)
+        stranger.go("/sign-in")
+        outside.look("sign-in")
+    with visit(browser, server, "ada") as visitor:
+        walk = Walk(visitor)
+        walk_everywhere(walk, bench, others)
+    assert not outside.found + walk.found, "\n".join(outside.found + walk.found)
+    assert outside.pages | walk.pages == list_pages()
 
 
 def test_the_board_shows_arms_and_drills_down_to_texts_that_do_nothing(

@@ -43,6 +43,19 @@ class Bench:
         return path.read_text().splitlines() if path.exists() else []
 
 
+@dataclass(frozen=True)
+class AtOnce:
+    """Runs a job in this process, to its end or to where it waits."""
+
+    bench: Bench
+
+    def launch(self, job: Job) -> None:
+        self.bench.work(job)
+
+    def follow(self, job: Job) -> None:
+        raise AssertionError(f"{job.id} is still running")
+
+
 @pytest.fixture
 def open_bench(tmp_path: Path) -> Callable[[], Bench]:
     def open_one() -> Bench:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.conftest import SCRIPT, Bench
+from tests.jobs.conftest import SCRIPT, AtOnce, Bench
 from tipbench.cli.session import make_stamps
 from tipbench.errors import UsageError
-from tipbench.jobs.dispatcher import Dispatcher
+from tipbench.jobs.dispatcher import Dispatcher, LocalProcess
 from tipbench.jobs.logs import read_piece, read_progress, read_tail
 from tipbench.jobs.records import Step
 from tipbench.jobs.store import DIED, NewJob, RepeatedDifferently
@@ -94,7 +94,7 @@ def test_the_dispatcher_wakes_a_job_when_judging_is_done(bench: Bench) -> None:
     seconds = [0.0]
     dispatcher = Dispatcher(
         bench.store,
-        launch=lambda job_id: (bench.work(bench.store.get(job_id)), None)[1],
+        local=AtOnce(bench),
         is_judged=lambda _: judged,
         clock=lambda: seconds[0],
     )
@@ -209,7 +209,8 @@ def test_a_cancelled_job_without_a_worker_is_ended_by_the_dispatcher(bench: Benc
     bench.store.cancel(job.id)
     with bench.store.database.change() as change:
         change.execute("UPDATE jobs SET cancel_ms = cancel_ms - 60000")
-    dispatcher = Dispatcher(bench.store, launch=lambda _: None, is_judged=lambda _: False)
+    local = LocalProcess(bench.store, SCRIPT, home=bench.settings.home)
+    dispatcher = Dispatcher(bench.store, local=local, is_judged=lambda _: False)
     dispatcher.tick()
     wait_for(lambda: not bench.store.is_alive(job.id))
     dispatcher.tick()

@@ -1,12 +1,7 @@
 """Servers that are strange, strict, elsewhere or not MLflow at all."""
 
 import base64
-import os
-import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.mlflow_server import MlflowServer, free_port
 from tests.tracking.writing import TEXTS, make_write
 from tipbench.errors import TrackingError, TrackingRefused, TrackingUnavailable, UsageError
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 from tipbench.tracking.artifacts import PIECE, artifact_tags, join_artifact
-from tipbench.tracking.rest import Rest, split_url
+from tipbench.tracking.rest import split_url
 
 
 @dataclass
@@ -65,12 +61,6 @@ def scripted_server(script: Script) -> Generator[str]:
 
 def open_at(url: str, home: Path, **more: str) -> Tracking:
     return open_tracking(Settings.model_validate({"home": home, "mlflow_url": url, **more}))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_a_server_that_is_set_but_away_is_an_error_and_never_replaced(tmp_path: Path) -> None:
@@ -168,40 +158,15 @@ def test_texts_in_tags_come_back_whole_also_over_longer_ones(length: int) -> Non
 def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     """Base path, its own list of allowed hosts, artifacts out of reach: every quirk on one real server."""
     folder = tmp_path_factory.mktemp("strict")
-    port = free_port()
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("MLFLOW") and name != "PYTHONDONTWRITEBYTECODE"
-    }
-    quiet = {
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "DO_NOT_TRACK": "true",
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-    }
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--workers", "1", "--backend-store-uri", "sqlite:///mlflow.db", "--static-prefix", "/mlflow"]
-    command += ["--no-serve-artifacts", "--default-artifact-root", (folder / "artifacts").as_uri()]
-    command += ["--allowed-hosts", "mlflow.test,mlflow.test:*"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment | quiet, stdout=log, stderr=log, start_new_session=True
-        )
-    url = f"http://127.0.0.1:{port}/mlflow"
-    rest = Rest(url)
-    try:
-        for _ in range(600):
-            try:
-                rest.read_version()
-                break
-            except TrackingError:
-                assert process.poll() is None, (folder / "log").read_text(encoding="utf-8")
-                time.sleep(0.2)
-        yield url
-    finally:
-        rest.close()
-        os.killpg(process.pid, 15)
-        process.wait(timeout=30)
+    server = MlflowServer(
+        folder,
+        *("--backend-store-uri", "sqlite:///mlflow.db", "--static-prefix", "/mlflow"),
+        *("--no-serve-artifacts", "--default-artifact-root", (folder / "artifacts").as_uri()),
+        *("--allowed-hosts", "mlflow.test,mlflow.test:*"),
+        prefix="/mlflow",
+    )
+    yield server.start()
+    server.stop()
 
 
 @pytest.mark.slow

@@ -36,14 +36,15 @@ class CellQuery(Record):
 
 def list_page(parts: Parts, *, contains: str, limit: int, skip: int) -> ExperimentPage:
     """One page of experiments with their counts; only those shown are read."""
-    tracking = parts.door.open().tracking
     found = [
         each
-        for each in tracking.list_experiments()
+        for each in parts.door.list_experiments()
         if contains.lower() in each.name.lower() and each.name != CHAMPIONS
     ]
     shown = [describe_experiment(parts.door, experiment) for experiment in found[skip : skip + limit]]
-    return ExperimentPage(experiments=tuple(shown), total=len(found), skip=skip, mlflow=tracking.url)
+    return ExperimentPage(
+        experiments=tuple(shown), total=len(found), skip=skip, mlflow=parts.door.open().tracking.url
+    )
 
 
 @router.get("/experiments", response_model=ExperimentPage)
@@ -55,7 +56,7 @@ def list_experiments(
     limit: Limit = 50,
     skip: Skip = 0,
 ) -> Response:
-    """Every experiment that tipbench made, by name, with what is judged and what waits."""
+    """What tipbench made and what is named `tip-bench-…`, by name, with what is judged and what waits."""
     key = ("", contains, str(limit), str(skip))
 
     def make() -> bytes:

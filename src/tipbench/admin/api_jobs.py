@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterable
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
@@ -11,11 +11,12 @@ from tipbench.admin.access import Admin, ExperimentName, Server, Viewer
 from tipbench.admin.accounts import User
 from tipbench.admin.answers import answer_record
 from tipbench.admin.failures import MARKED, REFUSALS
-from tipbench.admin.ordering import order_judge, order_run
+from tipbench.admin.ordering import order_improve, order_judge, order_run, order_simulate
 from tipbench.admin.parts import Parts
+from tipbench.jobs.airflow_runs import AirflowRuns
 from tipbench.jobs.logs import read_piece, read_progress
-from tipbench.jobs.orders import RunOrder
-from tipbench.jobs.records import Job, State
+from tipbench.jobs.orders import ImproveOrder, RunOrder, SimulateOrder
+from tipbench.jobs.records import Job, Kind, State, Where
 from tipbench.records import Record
 
 router = APIRouter(prefix="/api/bench", tags=["jobs"], responses=REFUSALS)
@@ -31,7 +32,7 @@ class JobView(Record):
     """A job as it is shown: `steps` are its commands, `step` counts those behind it."""
 
     id: str
-    kind: Literal["collect", "judge", "pipeline"]
+    kind: Kind
     experiment: str
     by: str
     state: State
@@ -46,6 +47,9 @@ class JobView(Record):
     cancelling: bool
     exit_code: int | None
     message: str
+    launcher: Where
+    link: str
+    """Where people see it in Airflow's own pages."""
 
 
 class JobPage(Record):
@@ -53,6 +57,23 @@ class JobPage(Record):
 
     jobs: tuple[JobView, ...]
     skip: int
+
+
+class TaskView(Record):
+    """A task of a job that Airflow runs: in which state, in which try, and what it said last."""
+
+    name: str
+    label: str
+    state: str
+    tries: int
+    said: str
+
+
+class TaskPage(Record):
+    """The tasks of a job as they were seen last; `problem` says why that may be long ago."""
+
+    tasks: tuple[TaskView, ...]
+    problem: str
 
 
 class LogPiece(Record):
@@ -84,7 +105,19 @@ def show_job(job: Job, parts: Parts) -> JobView:
         cancelling=job.cancel_ms is not None and not job.ended,
         exit_code=job.exit_code,
         message=job.message,
+        launcher=job.launcher,
+        link=parts.airflow.airflow.link(job.id) if parts.airflow and job.launcher == "airflow" else "",
     )
+
+
+def show_tasks(job: Job, parts: Parts) -> TaskPage:
+    """The tasks of the job; none of one that runs here."""
+    seen = AirflowRuns(parts.jobs).read(job.id)
+    tasks = (
+        TaskView(name=task.name, label=task.label, state=task.state, tries=task.tries, said=task.said)
+        for task in seen.tasks
+    )
+    return TaskPage(tasks=tuple(tasks), problem="" if job.ended else seen.problem)
 
 
 def find_job(job_id: str, user: User, parts: Parts) -> Job:
@@ -118,6 +151,18 @@ def start_judge(
     return show_job(order_judge(experiment, user=user, parts=parts, repeat_key=repeat_key), parts)
 
 
+@router.post("/improve", status_code=202, response_model=JobView)
+def start_improve(user: Admin, parts: Server, order: ImproveOrder, repeat_key: RepeatKey = None) -> JobView:
+    """Better versions of the champion's prompt, until verdicts are needed; the same order again goes on."""
+    return show_job(order_improve(order, user=user, parts=parts, repeat_key=repeat_key), parts)
+
+
+@router.post("/simulate", status_code=202, response_model=JobView)
+def start_simulate(user: Admin, parts: Server, order: SimulateOrder, repeat_key: RepeatKey = None) -> JobView:
+    """Compare policies on simulated users; the result is an MLflow run."""
+    return show_job(order_simulate(order, user=user, parts=parts, repeat_key=repeat_key), parts)
+
+
 @router.get("/jobs", response_model=JobPage, responses=MARKED)
 def list_jobs(
     request: Request,
@@ -137,6 +182,12 @@ def list_jobs(
 def read_job(request: Request, user: Viewer, parts: Server, job: str) -> Response:
     """One job."""
     return answer_record(request, show_job(parts.jobs.get(job), parts))
+
+
+@router.get("/jobs/{job}/tasks", response_model=TaskPage, responses=MARKED)
+def read_tasks(request: Request, user: Viewer, parts: Server, job: str) -> Response:
+    """The tasks of a job that Airflow runs, one by one."""
+    return answer_record(request, show_tasks(find_job(job, user, parts), parts))
 
 
 @router.get("/jobs/{job}/log", response_model=LogPiece, responses=MARKED)

@@ -24,6 +24,7 @@ from tipbench.admin import (
     pages_bench,
     pages_jobs,
     pages_judging,
+    pages_orders,
     pages_people,
     pages_promotion,
     pages_sign,
@@ -39,12 +40,12 @@ from tipbench.jobs.worker import own_command
 from tipbench.settings import read_settings
 from tipbench.tracking.stamps import Stamps
 
-PUBLIC_URL, HOSTS = "TIPBENCH_SERVE_PUBLIC_URL", "TIPBENCH_SERVE_HOSTS"
+PUBLIC_URL, HOSTS, DEMO = "TIPBENCH_SERVE_PUBLIC_URL", "TIPBENCH_SERVE_HOSTS", "TIPBENCH_SERVE_DEMO"
 """How `tipbench serve` tells its workers what it was started with."""
 
 
 API = (api_bench, api_jobs, api_judging, api_promotion, api_people)
-PAGES = (pages_sign, pages_bench, pages_jobs, pages_judging, pages_promotion, pages_people)
+PAGES = (pages_sign, pages_bench, pages_orders, pages_jobs, pages_judging, pages_promotion, pages_people)
 
 
 def make_app(parts: Parts, *, hosts: frozenset[str] = LOOPBACK, dispatch: bool = True) -> FastAPI:
@@ -54,7 +55,8 @@ def make_app(parts: Parts, *, hosts: frozenset[str] = LOOPBACK, dispatch: bool =
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         dispatcher = Dispatcher(
             parts.jobs,
-            launch=LocalProcess(own_command(), home=parts.settings.home),
+            local=LocalProcess(parts.jobs, own_command(), home=parts.settings.home),
+            airflow=parts.airflow,
             is_judged=parts.door.is_judged,
         )
         if dispatch:
@@ -97,4 +99,5 @@ def make_worker_app() -> FastAPI:
     hosts = LOOPBACK | {urlsplit(public).hostname or "localhost"}
     hosts |= {host for host in os.environ.get(HOSTS, "").split(",") if host}
     stamps = Stamps(now_ms=lambda: time.time_ns() // 1_000_000, new_id=lambda: uuid.uuid4().hex)
-    return make_app(make_parts(read_settings(), stamps, public_origin=public), hosts=hosts)
+    demo = bool(os.environ.get(DEMO))
+    return make_app(make_parts(read_settings(), stamps, public_origin=public, demo=demo), hosts=hosts)

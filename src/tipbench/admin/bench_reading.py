@@ -144,6 +144,8 @@ def read_view(door: Door, name: str) -> BenchView:
 def describe_experiment(door: Door, experiment: Experiment) -> ExperimentLine:
     """One line of the list; an experiment that cannot be read says why."""
     link = door.experiment_link(experiment)
+    if not experiment.uid:
+        return ExperimentLine(name=experiment.name, mlflow=link, made_by_tipbench=False)
     try:
         evidence = read_evidence(door.open().tracking.read_runs(experiment))
     except TrackingUnavailable:

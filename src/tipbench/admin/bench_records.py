@@ -6,9 +6,13 @@ from tipbench.records import Record
 
 
 class ExperimentLine(Record):
-    """One experiment with its counts; `problem` says why they are missing."""
+    """One experiment with its counts; `problem` says why they are missing.
+
+    Some other program made it where `made_by_tipbench` is false: nothing of it is counted.
+    """
 
     name: str
+    made_by_tipbench: bool = True
     cells: int = 0
     candidates: int = 0
     judged: int = 0

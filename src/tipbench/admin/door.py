@@ -13,8 +13,10 @@ from tipbench.ranking.compare import compare_experiment
 from tipbench.ranking.records import By
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, Tracking, open_tracking
-from tipbench.tracking.evidence import read_evidence
 from tipbench.tracking.stamps import Stamps
+
+FOREIGN = "tip-bench-"
+"""Experiments whose names begin so are shown whoever made them."""
 
 
 @dataclass(frozen=True)
@@ -76,20 +78,28 @@ class Door:
         """
         return self.open().tracking.find_experiment(name)
 
+    def list_experiments(self) -> list[Experiment]:
+        """What tipbench made, and what is called as if it had; the latter has no `uid`."""
+        return self.open().tracking.list_experiments(also_named=FOREIGN)
+
+    def find_foreign(self, name: str) -> Experiment | None:
+        """The experiment of that name that another program made."""
+        if not name.startswith(FOREIGN):
+            return None
+        return next((each for each in self.list_experiments() if each.name == name and not each.uid), None)
+
     def leaderboard(self, name: str, by: By) -> bytes:
         """What `tipbench compare --json` prints, byte by byte."""
         report = compare_experiment(self.open().tracking, name, by=by)
         return (report.model_dump_json(indent=1) + "\n").encode()
 
     def is_judged(self, name: str) -> bool:
-        """Whether nothing of the experiment waits for a judge any more."""
-        opened = self.open()
+        """Whether nobody has to wait for judging of the experiment any more."""
         try:
-            experiment = opened.tracking.find_experiment(name)
+            return self.open().judging.find_end(name) is not None
         except ExperimentNotFound:
             # Deleted while a job waited for it: its next step says so.
             return True
-        return sum(read_evidence(opened.tracking.read_runs(experiment)).count_waiting()) == 0
 
     def experiment_link(self, experiment: Experiment) -> str:
         """Where people see it in MLflow's own pages."""

@@ -9,7 +9,7 @@ from tipbench.admin.panel import FRAGMENT, render, who_is_here
 TITLES = {
     400: "That does not work",
     403: "You may not see this",
-    404: "There is no such page",
+    404: "There is nothing here",
     409: "Not now",
     422: "Something is missing",
     503: "MLflow does not answer",
@@ -37,6 +37,7 @@ def answer_problem(request: Request, failure: JSONResponse) -> Response:
         user=who_is_here(request),
         status=failure.status_code,
         title=TITLES.get(failure.status_code, "Something went wrong"),
-        message=message,
+        message=message[:1].upper() + message[1:],
         hint=told.hint,
+        sitting_of=request.path_params.get("experiment", "") if told.code == "blind" else "",
     )

@@ -12,6 +12,7 @@ from tipbench.admin.bench_reading import BenchView, read_view
 from tipbench.admin.bench_records import CellDetail
 from tipbench.admin.charts import draw_standings, make_heat
 from tipbench.admin.panel import render
+from tipbench.errors import ExperimentNotFound
 from tipbench.ranking.compare import Bench
 from tipbench.ranking.shown import conclude
 from tipbench.records import Record
@@ -54,7 +55,14 @@ def show_experiment(
     arm: Annotated[str | None, Query(max_length=600)] = None,
 ) -> Response:
     """The board, and the cells of one arm."""
-    view = read_view(parts.door, experiment)
+    try:
+        view = read_view(parts.door, experiment)
+    except ExperimentNotFound:
+        foreign = parts.door.find_foreign(experiment)
+        if foreign is None:
+            raise
+        link = parts.door.experiment_link(foreign)
+        return render(request, "foreign.html", user=user, name=experiment, link=link)
     if not view.evidence.cells:
         return render(
             request,

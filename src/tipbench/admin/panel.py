@@ -10,7 +10,7 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import StrictUndefined
 from markupsafe import Markup
 
-from tipbench.admin.access import session_secret
+from tipbench.admin.access import parts_of, session_secret
 from tipbench.admin.accounts import User
 from tipbench.inert import make_inert, make_inert_line
 
@@ -72,7 +72,13 @@ def render(
 ) -> Response:
     """The page; or only `fragment`, the part it includes, when a script of ours asked for that."""
     part = fragment if fragment and request.headers.get(FRAGMENT) else name
-    context = {"user": user, "path": request.url.path, **values}
+    context = {
+        "user": user,
+        "path": request.url.path,
+        "page_name": name.removesuffix(".html"),
+        "demo": parts_of(request).demo,
+        **values,
+    }
     return templates.TemplateResponse(
         request, part, context, status_code=status, headers={"Vary": "X-Fragment, Cookie"}
     )

@@ -10,6 +10,7 @@ from tipbench.admin.credentials import Credentials
 from tipbench.admin.desk import Desk
 from tipbench.admin.door import Door
 from tipbench.admin.tables import TABLES
+from tipbench.jobs.airflow import AirflowLauncher, open_launcher
 from tipbench.jobs.opening import open_jobs
 from tipbench.jobs.store import JobStore
 from tipbench.settings import Settings
@@ -28,7 +29,9 @@ class Parts:
     door: Door
     desk: Desk
     boards: Boards
+    airflow: AirflowLauncher | None = None
     public_origin: str = ""
+    demo: bool = False
 
     def note(self, user: User, what: str, subject: str, detail: Mapping[str, object] | None = None) -> None:
         """A line of the audit for a change that MLflow holds."""
@@ -41,7 +44,7 @@ class Parts:
         self.door.close()
 
 
-def make_parts(settings: Settings, stamps: Stamps, *, public_origin: str = "") -> Parts:
+def make_parts(settings: Settings, stamps: Stamps, *, public_origin: str = "", demo: bool = False) -> Parts:
     """The parts as the settings have them; MLflow is opened later."""
     jobs = open_jobs(settings, stamps, more_tables=TABLES)
     accounts = Accounts(jobs.database, stamps)
@@ -55,5 +58,7 @@ def make_parts(settings: Settings, stamps: Stamps, *, public_origin: str = "") -
         door=door,
         desk=Desk(door, jobs.database, jobs.outbox),
         boards=Boards(),
+        airflow=open_launcher(settings, jobs),
         public_origin=public_origin,
+        demo=demo,
     )

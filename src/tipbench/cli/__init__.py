@@ -28,6 +28,7 @@ COMMANDS = {
     "serve": "The panel and the API: the bench from a browser and from other programs.",
     "admin": "Users of the panel and the API, and their tokens.",
     "jobs": "What runs in the background: list, log, cancel.",
+    "airflow": "Airflow as what runs the phases: is it ready for the bench?",
     "policies": "Which tip for whom: serve policies, evaluate them, promote one.",
     "simulate": "Compare policies on simulated users.",
     "plan": "What a design can see before anything is generated.",

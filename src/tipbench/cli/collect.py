@@ -2,13 +2,13 @@
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 
 import click
 
-from tipbench.champion_cells import add_champion
+from tipbench.champion_cells import add_champion, champion_alone
 from tipbench.cli.progress import show_json, show_progress
 from tipbench.cli.session import (
     Session,
@@ -21,8 +21,14 @@ from tipbench.cli.session import (
 from tipbench.collect import Collected, Plan, Store, collect_cells, estimate_seconds, plan_collect
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine
-from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingRefused, TrackingUnavailable
-from tipbench.grid import Cell, prepare_grid
+from tipbench.errors import (
+    ExperimentNotFound,
+    TipbenchError,
+    TrackingRefused,
+    TrackingUnavailable,
+    UsageError,
+)
+from tipbench.grid import Cell, open_pack, prepare_grid
 from tipbench.records import Model
 from tipbench.settings import read_settings
 from tipbench.tracking import Delivery
@@ -53,6 +59,7 @@ STOP_SECONDS = 10.0
 @click.option("--skip-missing", is_flag=True, help="Go on without models that are not there.")
 @click.option("--reuse-from", metavar="EXPERIMENT", help="Take unchanged cells from there.")
 @click.option("--without-champion", is_flag=True, help="Do not add the champion's arm.")
+@click.option("--only-champion", is_flag=True, help="Nothing but the champion's arm, unless it is named.")
 @click.option("--no-wait", is_flag=True, help="Do not wait when another process holds the engine.")
 @click.option("--dry-run", is_flag=True, help="Print the plan with an estimate; generate nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line, for machines.")
@@ -63,12 +70,15 @@ def command(
     reuse_from: str | None,
     skip_missing: bool,
     without_champion: bool,
+    only_champion: bool,
     no_wait: bool,
     dry_run: bool,
     as_json: bool,
     **flags: object,
 ) -> None:
     """Generate every missing cell. Run it again to fill what is missing: nothing is made twice."""
+    if without_champion and only_champion:
+        raise UsageError("--only-champion does not go with --without-champion")
     settings = read_settings(flags)
     check_room(settings)
     say = make_console(stderr=as_json)
@@ -77,26 +87,39 @@ def command(
         say.print(line, markup=False)
 
     with open_engines(settings, wait=not no_wait, report=report) as engines:
-        cells = prepare_grid(
-            settings, find_model=engines.admit, skip_missing=report if skip_missing else None
-        )
+        skip = report if skip_missing else None
+        grid = [] if only_champion else prepare_grid(settings, find_model=engines.admit, skip_missing=skip)
         with start_session(settings, say=say) as session:
-            champion = None if without_champion else _find_champion(session, cells, report)
-            if champion is not None:
-                cells = add_champion(cells, champion, find_model=engines.admit, report=report)
+            champion = None if without_champion else _find_champion(session, report)
+            cells = _with_champion(grid, champion, session, find_model=engines.admit, report=report)
             job = Job(session, engine_of=engines.engine_of, reuse_from=reuse_from, as_json=as_json)
             if dry_run:
                 job.show_plan(cells)
-            else:
+            elif cells:
                 job.run(cells)
 
 
-def _find_champion(
-    session: Session, cells: Sequence[Cell], report: Callable[[str], None]
-) -> ChampionArm | None:
+def _with_champion(
+    grid: list[Cell],
+    champion: ChampionArm | None,
+    session: Session,
+    *,
+    find_model: Callable[[str], Model],
+    report: Callable[[str], None],
+) -> list[Cell]:
+    """The grid with the champion's cells; where there is no grid, they alone."""
+    if grid:
+        return add_champion(grid, champion, find_model=find_model, report=report) if champion else grid
+    if champion is None:
+        report("the pack has no champion: nothing to collect")
+        return []
+    return champion_alone(session.settings, champion, find_model=find_model, report=report)
+
+
+def _find_champion(session: Session, report: Callable[[str], None]) -> ChampionArm | None:
     """The champion of the pack, if it has one and we are told."""
     try:
-        in_force = read_chain(session.tracking, cells[0].pack.name).in_force
+        in_force = read_chain(session.tracking, open_pack(session.settings.pack).name).in_force
         return None if in_force is None else read_arm(session.tracking, in_force)
     except TrackingRefused as error:
         report(f"the champion is not known: {error.message}")

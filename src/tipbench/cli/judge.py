@@ -239,10 +239,10 @@ def _print_apply(session: Session, taken: Taken, *, as_json: bool) -> None:
 
 def _print_status(session: Session, found: Status) -> None:
     auto = f", {found.waiting_for_auto} for an automatic one" if found.waiting_for_auto else ""
-    closed = f"; judging was closed: {found.close_reason}" if found.close_reason else ""
+    ended = f"; {found.ended}" if found.ended else ""
     session.say.print(
         f"{found.experiment}: judged {found.judged} of {found.candidates} candidates in {found.cells} cells, "
-        f"{found.waiting} wait for a lazy judge{auto}{closed}",
+        f"{found.waiting} wait for a lazy judge{auto}{ended}",
         markup=False,
     )
     if found.disagreement is not None:

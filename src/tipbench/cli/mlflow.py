@@ -1,6 +1,7 @@
-"""`tipbench mlflow`: the managed local server; verdicts for MLflow's own evaluation views."""
+"""`tipbench mlflow`: the managed local server; verdicts for MLflow's own evaluation views; files to keep."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -16,7 +17,7 @@ def _home_option(function: Function) -> Function:
 
 @click.group()
 def command() -> None:
-    """The managed local MLflow server: loopback only, its data in the data folder. And `publish`, for any."""
+    """The managed local MLflow server: loopback only, its data in the data folder. `publish`, `keep`: any."""
 
 
 @command.command()
@@ -79,3 +80,23 @@ def publish(**flags: object) -> None:
         with judging.locked(name) as registrar:
             traces, verdicts = publish_verdicts(judging.read(registrar, fresh=True), registrar)
         session.say.print(f"{verdicts} verdicts on {traces} candidates are in MLflow's traces of {name!r}")
+
+
+@command.command()
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option("--name", default="kept files", show_default=True, help="What people see in MLflow.")
+@experiment_option
+@mlflow_options
+def keep(*, files: tuple[Path, ...], name: str, **flags: object) -> None:
+    """Put text FILES into MLflow, as artifacts of one new run: for people without a disk in common."""
+    from tipbench.tracking.keeping import read_texts, texts_write
+
+    texts = read_texts(files)
+    with open_session(flags) as session:
+        experiment = session.tracking.find_experiment(session.settings.experiment)
+        write = texts_write(texts, name=name, write=session.stamps.blank(experiment))
+        run_id = session.tracking.deliver(write)
+        link = f"{session.tracking.url}/#/experiments/{experiment.id}/runs/{run_id}/artifacts"
+        session.say.print(f"{', '.join(write.artifacts)} kept: {link}", markup=False, soft_wrap=True)

@@ -13,14 +13,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from tipbench.errors import TipbenchError
-from tipbench.jobs.records import Job
+from tipbench.jobs.records import Job, State, Where
 from tipbench.jobs.store import JobStore
 from tipbench.tracking.locks import try_lock
-
-Launch = Callable[[str], None]
-"""Starts a job elsewhere: the local process below, or a scheduler. Starting one twice does no harm."""
 
 TICK_SECONDS = 0.5
 AGAIN_SECONDS = 15.0
@@ -28,44 +26,74 @@ AGAIN_SECONDS = 15.0
 CANCEL_SECONDS = 40.0
 """A cancelled job whose worker does not end it is ended from here after this."""
 LOOK_SECONDS = 5.0
-"""How often the store is asked whether judging is done."""
+"""How often MLflow is asked whether judging is done, and Airflow how far a run is."""
+
+
+class Launcher(Protocol):
+    """What runs jobs. Every call may come again, also from another process after a kill: it does no harm."""
+
+    def launch(self, job: Job) -> None:
+        """Starts the job."""
+        ...
+
+    def follow(self, job: Job) -> None:
+        """Looks after a job that was started, and sees to its end when it was cancelled."""
+        ...
 
 
 class LocalProcess:
-    """Starts `tipbench jobs work ID` as a session of its own: it outlives the server."""
+    """Runs `tipbench jobs work ID` as a session of its own: it outlives the server."""
 
-    def __init__(self, command: tuple[str, ...], *, home: Path) -> None:
+    def __init__(self, store: JobStore, command: tuple[str, ...], *, home: Path) -> None:
+        self._store = store
         self._command = command
         self._home = home
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def __call__(self, job_id: str) -> None:
+    def launch(self, job: Job) -> None:
         """Starts the job."""
         # Looking at the earlier ones lets the system forget those that ended.
         self._started = [each for each in self._started if each.poll() is None]
         self._started.append(
             subprocess.Popen(
-                [*self._command, "jobs", "work", f"--home={self._home}", job_id],
+                [*self._command, "jobs", "work", f"--home={self._home}", job.id],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )
         )
 
+    def follow(self, job: Job) -> None:
+        """Ends a cancelled job whose worker does not do it; all else is the worker's."""
+        if self._is_overdue(job) and job.group is not None:
+            # Locked means that somebody of the group lives: its number is not anybody else's.
+            with suppress(ProcessLookupError):
+                os.killpg(job.group, signal.SIGKILL)
+
+    def _is_overdue(self, job: Job) -> bool:
+        if job.cancel_ms is None or not self._store.is_alive(job.id):
+            return False
+        return self._store.outbox.now_ms() - job.cancel_ms > CANCEL_SECONDS * 1000
+
 
 class Dispatcher:
-    """One per process. `is_judged` says whether judging of the job's experiment is done."""
+    """One per process. `is_judged` says whether judging of the job's experiment is done.
+
+    Local jobs run one at a time; what `airflow` runs has a queue of its own there.
+    """
 
     def __init__(
         self,
         store: JobStore,
         *,
-        launch: Launch,
+        local: Launcher,
+        airflow: Launcher | None = None,
         is_judged: Callable[[str], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self._launch = launch
+        self._local = local
+        self._airflow = airflow
         self._is_judged = is_judged
         self._clock = clock
         self._launched: dict[str, float] = {}
@@ -85,10 +113,12 @@ class Dispatcher:
     def tick(self) -> None:
         """Looks once at everything."""
         self._store.bury()
-        self._end_stubborn()
+        for job in self._list("local", "running"):
+            self._local.follow(job)
         self._start_next()
         self._store.outbox.deliver_due(self._store.database)
-        # Last: it asks MLflow, which may be away.
+        # Last: they ask MLflow and Airflow, which may be away.
+        self._follow_airflow()
         self._wake()
 
     def _run(self) -> None:
@@ -112,26 +142,35 @@ class Dispatcher:
         last = self._launched.get(job.id)
         if last is None or self._clock() - last > AGAIN_SECONDS:
             self._launched[job.id] = self._clock()
-            self._launch(job.id)
+            self._local.launch(job)
 
     def _wake(self) -> None:
-        for job in self._store.list_jobs(states=("waiting",), limit=1_000):
-            last = self._looked.get(job.id)
-            if last is not None and self._clock() - last < LOOK_SECONDS:
-                continue
-            self._looked[job.id] = self._clock()
-            if self._is_judged(job.experiment):
+        for job in self._list("local", "waiting"):
+            if self._is_time_to_look(job) and self._is_judged(job.experiment):
                 self._store.resume(job.id)
                 self._launched.pop(job.id, None)
 
-    def _end_stubborn(self) -> None:
-        for job in self._store.list_jobs(states=("running",), limit=1_000):
-            if self._is_overdue(job) and job.group is not None:
-                # Locked means that somebody of the group lives: its number is not anybody else's.
-                with suppress(ProcessLookupError):
-                    os.killpg(job.group, signal.SIGKILL)
+    def _follow_airflow(self) -> None:
+        """Without a launcher for it, as after a change of settings, its jobs stay as they were seen last."""
+        airflow = self._airflow
+        if airflow is None:
+            return
+        for job in self._list("airflow", "queued", "running", "waiting"):
+            if not self._is_time_to_look(job):
+                continue
+            if job.state != "queued" or job.id in self._launched:
+                airflow.follow(job)
+            else:
+                airflow.launch(job)
+                self._launched[job.id] = self._clock()
 
-    def _is_overdue(self, job: Job) -> bool:
-        if job.cancel_ms is None or not self._store.is_alive(job.id):
+    def _list(self, launcher: Where, *states: State) -> list[Job]:
+        jobs = self._store.list_jobs(states=states, limit=1_000)
+        return [job for job in jobs if job.launcher == launcher]
+
+    def _is_time_to_look(self, job: Job) -> bool:
+        last = self._looked.get(job.id)
+        if last is not None and self._clock() - last < LOOK_SECONDS:
             return False
-        return self._store.outbox.now_ms() - job.cancel_ms > CANCEL_SECONDS * 1000
+        self._looked[job.id] = self._clock()
+        return True

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from tipbench.errors import UsageError
 from tipbench.jobs.records import Step
@@ -11,7 +12,30 @@ from tipbench.records import Record
 from tipbench.settings import Settings
 
 _DEFAULTS = Settings.model_fields
-MAX_LIST = 4_000
+
+
+def _check_argument(value: str) -> str:
+    # No argument of a process can hold one.
+    if "\0" in value:
+        raise ValueError("must not hold a zero byte")
+    if not value.strip():
+        raise ValueError("must not be blank")
+    return value
+
+
+def _check_models(value: str) -> str:
+    for name in (each.strip() for each in value.split(",")):
+        if name.startswith(("/", ".", "~")) or name.lower().endswith(".gguf"):
+            raise ValueError("must be names from `tipbench models`, not files of the server")
+    return value
+
+
+Name = Annotated[str, Field(min_length=1, max_length=250), AfterValidator(_check_argument)]
+Experiment = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_check_argument)]
+Names = Annotated[str, Field(min_length=1, max_length=4_000), AfterValidator(_check_argument)]
+"""A list with commas."""
+ModelName = Annotated[Name, AfterValidator(_check_models)]
+ModelNames = Annotated[Names, AfterValidator(_check_models)]
 
 
 class RunOrder(Record):
@@ -20,38 +44,51 @@ class RunOrder(Record):
     `ollama_url` and `mlflow_url` are chosen among those that the server was configured with.
     """
 
-    models: str = Field(default=_DEFAULTS["models"].default, min_length=1, max_length=MAX_LIST)
-    prompts: str = Field(default=_DEFAULTS["prompts"].default, min_length=1, max_length=MAX_LIST)
-    scenarios: str = Field(default=_DEFAULTS["scenarios"].default, min_length=1, max_length=250)
+    models: ModelNames = _DEFAULTS["models"].default
+    prompts: Names = _DEFAULTS["prompts"].default
+    scenarios: Name = _DEFAULTS["scenarios"].default
     n_tips: int = Field(default=_DEFAULTS["n_tips"].default, ge=1, le=50, strict=True)
     n_scenarios: int = Field(default=0, ge=0, le=1_000_000, strict=True)
     temperature: float = Field(default=_DEFAULTS["temperature"].default, ge=0, le=2, allow_inf_nan=False)
     diversity: bool = Field(default=False, strict=True)
     seed: int = Field(default=0, ge=0, lt=2**63, strict=True)
     judge_kind: str = Field(default="claude-code", pattern="^(claude-code|human|haiku)$")
-    experiment: str = Field(default=_DEFAULTS["experiment"].default, min_length=1, max_length=500)
+    experiment: Experiment = _DEFAULTS["experiment"].default
     max_model_b: float = Field(default=_DEFAULTS["max_model_b"].default, gt=0, allow_inf_nan=False)
     ollama_url: str | None = Field(default=None, max_length=2_000)
     mlflow_url: str | None = Field(default=None, max_length=2_000)
     skip_missing: bool = Field(default=False, strict=True)
 
-    @field_validator("models", "prompts", "scenarios", "experiment")
-    @classmethod
-    def _has_no_zero_byte(cls, value: str) -> str:
-        # No argument of a process can hold one.
-        if "\0" in value:
-            raise ValueError("must not hold a zero byte")
-        if not value.strip():
-            raise ValueError("must not be blank")
-        return value
 
-    @field_validator("models")
-    @classmethod
-    def _names_no_file(cls, value: str) -> str:
-        for name in (each.strip() for each in value.split(",")):
-            if name.startswith(("/", ".", "~")) or name.lower().endswith(".gguf"):
-                raise ValueError("must be names from `tipbench models`, not files of the server")
-        return value
+class ImproveOrder(Record):
+    """The configuration of an improvement: the keys, defaults and limits of `tipbench improve`.
+
+    Over the API a model writes the versions; a brief for a coding agent is the command line's. `model` and
+    `prompt` say what to improve where the pack has no champion yet.
+    """
+
+    experiment: Experiment = "tip-bench-improve"
+    proposer: ModelName
+    versions: int = Field(default=2, ge=1, le=8, strict=True)
+    rounds: int = Field(default=1, ge=1, le=20, strict=True)
+    model: ModelName | None = None
+    prompt: Name | None = None
+    scenarios: Name = "wide"
+    n_scenarios: int = Field(default=0, ge=0, le=1_000_000, strict=True)
+    n_tips: int = Field(default=_DEFAULTS["n_tips"].default, ge=1, le=50, strict=True)
+    temperature: float = Field(default=_DEFAULTS["temperature"].default, ge=0, le=2, allow_inf_nan=False)
+    seed: int = Field(default=0, ge=0, lt=2**63, strict=True)
+
+
+class SimulateOrder(Record):
+    """The configuration of a simulation: the keys, defaults and limits of `tipbench simulate`."""
+
+    policies: Names = "egreedy-v1,egreedy-v2,linucb,random"
+    users: int = Field(default=40, ge=8, le=100_000, strict=True)
+    rounds: int = Field(default=300, ge=10, le=100_000, strict=True)
+    profile_effect: float = Field(default=0.0, ge=0, le=10, allow_inf_nan=False)
+    seed: int = Field(default=0, ge=0, lt=2**63, strict=True)
+    experiment: Experiment = "tipbench-policies"
 
 
 def pipeline_steps(order: RunOrder, *, folder: Path, settings: Settings) -> tuple[Step, ...]:
@@ -74,12 +111,28 @@ def collect_options(order: RunOrder) -> tuple[str, ...]:
     if given.pop("skip_missing"):
         switches["skip_missing"] = "--skip-missing"
     del given["diversity"]
-    return (*(f"--{name.replace('_', '-')}={value}" for name, value in given.items()), *switches.values())
+    return (*_options(given), *switches.values())
 
 
 def auto_judge_step(experiment: str) -> Step:
     """The automatic judge of the settings; one that may not judge (3) or may spend no more (4) ends well."""
     return Step(name="judge", arguments=("judge", "--auto", f"--experiment={experiment}"), passing=(0, 3, 4))
+
+
+def improve_step(order: ImproveOrder, *, folder: Path) -> Step:
+    """One stretch of an improvement: it ends well where it needs verdicts (4) or found nothing better (3)."""
+    options = _options(order.model_dump(exclude_none=True))
+    sheet = f"--sheet={folder / 'sheet.json'}"
+    return Step(name="improve", arguments=("improve", *options, sheet), passing=(0, 3, 4))
+
+
+def simulate_step(order: SimulateOrder) -> Step:
+    """Policies on simulated users."""
+    return Step(name="simulate", arguments=("simulate", *_options(order.model_dump())))
+
+
+def _options(given: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(f"--{name.replace('_', '-')}={value}" for name, value in given.items())
 
 
 def check_addresses(addresses: Mapping[str, str | None], settings: Settings) -> None:

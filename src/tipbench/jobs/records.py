@@ -5,8 +5,9 @@ from typing import Literal
 from tipbench.errors import UsageError
 from tipbench.records import Record
 
-Kind = Literal["collect", "judge", "pipeline"]
+Kind = Literal["collect", "judge", "pipeline", "improve", "simulate"]
 State = Literal["queued", "running", "waiting", "done", "failed", "cancelled"]
+Where = Literal["local", "airflow"]
 ENDED: frozenset[State] = frozenset({"done", "failed", "cancelled"})
 
 
@@ -47,6 +48,7 @@ class Job(Record):
     group: int | None = None
     exit_code: int | None = None
     message: str = ""
+    launcher: Where = "local"
 
     @property
     def ended(self) -> bool:

@@ -21,17 +21,25 @@ CREATE TABLE IF NOT EXISTS jobs (
     UNIQUE (by, repeat_key)
 );
 CREATE INDEX IF NOT EXISTS jobs_alive ON jobs (state) WHERE state IN ('queued', 'running', 'waiting');
+CREATE TABLE IF NOT EXISTS airflow_runs (
+    job TEXT PRIMARY KEY REFERENCES jobs (id), conf TEXT NOT NULL, tasks TEXT NOT NULL DEFAULT '[]',
+    log_bytes INTEGER NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT ''
+);
 """
 COLUMNS = (
     'id, kind, experiment, by, steps, step, state, created_ms, started_ms, ended_ms, cancel_ms, "group", '
-    "exit_code, message"
+    "exit_code, message, "
+    "CASE WHEN id IN (SELECT job FROM airflow_runs) THEN 'airflow' ELSE 'local' END AS launcher"
 )
 DIED = "its process ended without a word: killed, or the machine went down"
 
 
 @dataclass(frozen=True)
 class NewJob:
-    """A job to be added. The same `repeat_key` of the same person gives the same job, not another one."""
+    """A job to be added. The same `repeat_key` of the same person gives the same job, not another one.
+
+    With `conf` Airflow runs it, as a DAG run with this configuration.
+    """
 
     kind: Kind
     experiment: str
@@ -40,6 +48,7 @@ class NewJob:
     id: str
     repeat_key: str | None = None
     request: str = ""
+    conf: str | None = None
 
 
 class RepeatedDifferently(UsageError):
@@ -96,6 +105,8 @@ class JobStore:
                 *(self.outbox.now_ms(), new.repeat_key, new.request),
             ),
         )
+        if new.conf is not None:
+            change.execute("INSERT INTO airflow_runs (job, conf) VALUES (?, ?)", (new.id, new.conf))
 
     def get(self, job_id: str) -> Job:
         """One job.
@@ -122,12 +133,13 @@ class JobStore:
         return is_locked(self.lock_of(job_id))
 
     def next_queued(self) -> Job | None:
-        """The job whose turn it is; None while another one runs, or when nothing is queued."""
+        """The job whose turn it is here; None while another one runs, or when nothing is queued."""
         with self.database.read() as view:
             if self._others_run(view, but=""):
                 return None
             row = view.execute(
-                f"SELECT {COLUMNS} FROM jobs WHERE state = 'queued' ORDER BY number LIMIT 1"  # noqa: S608
+                f"SELECT {COLUMNS} FROM jobs WHERE state = 'queued' AND launcher = 'local' "  # noqa: S608
+                "ORDER BY number LIMIT 1"
             ).fetchone()
         return None if row is None else _to_job(row)
 
@@ -135,7 +147,7 @@ class JobStore:
         """Makes a queued job running, for whoever holds its lock; None when it is not its turn."""
         with self.database.change() as change:
             job = _read(change, job_id)
-            if job.state != "queued" or self._others_run(change, but=job_id):
+            if job.state != "queued" or job.launcher != "local" or self._others_run(change, but=job_id):
                 return None
             started = job.started_ms or self.outbox.now_ms()
             change.execute(
@@ -192,7 +204,7 @@ class JobStore:
                 "UPDATE jobs SET cancel_ms = COALESCE(cancel_ms, ?) WHERE id = ?",
                 (self.outbox.now_ms(), job_id),
             )
-            if job.state in {"queued", "waiting"}:
+            if job.state in {"queued", "waiting"} and job.launcher == "local":
                 self._finish(change, job, "cancelled", exit_code=None, message="cancelled before it ran on")
             return _read(change, job_id)
 
@@ -200,7 +212,8 @@ class JobStore:
         """Ends jobs that are running by their row and dead by their lock; gives their ids."""
         with self.database.change() as change:
             rows = change.execute(f"SELECT {COLUMNS} FROM jobs WHERE state = 'running'").fetchall()  # noqa: S608
-            dead = [_to_job(row) for row in rows if not self.is_alive(row["id"])]
+            here = [_to_job(row) for row in rows if row["launcher"] == "local"]
+            dead = [job for job in here if not self.is_alive(job.id)]
             for job in dead:
                 state: State = "cancelled" if job.cancel_ms else "failed"
                 self._finish(change, job, state, exit_code=None, message=DIED)

@@ -22,6 +22,8 @@ from tipbench.tracking.locks import try_lock
 LOOK_SECONDS = 0.3
 POLITE = ((signal.SIGINT, 20.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
 """Signals for a cancelled command, and how long each may take: the first lets it unload its model."""
+OUTCOMES = {3: "the answer is no: see the log", 4: "not decided yet: the log says what is missing"}
+"""What the exit codes of our commands say that are no failures."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Worker:
                 self.store.finish(job.id, "failed", exit_code=code, message=message)
                 return
             self.store.advance(job.id)
-        self.store.finish(job.id, "done", exit_code=code)
+        self.store.finish(job.id, "done", exit_code=code, message=OUTCOMES.get(code or 0, ""))
 
     def _run(self, step: Step, *, job_id: str, log: BinaryIO, lock: int) -> int:
         _say(log, f"$ tipbench {shlex.join(step.arguments)}")

@@ -2,17 +2,23 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Literal
 
-from tipbench.agreement import agree_on_flags, find_pairs, list_verdicts, mark_sitting, sort_by_judge
+from tipbench.agreement import (
+    Said,
+    find_pairs,
+    list_verdicts,
+    mark_sitting,
+    measure_agreement,
+    sort_by_judge,
+)
 from tipbench.judging.noise import read_noise
 from tipbench.judging.spots import Disagreement, FlaggedPair, add_spread, measure_disagreement
 from tipbench.judging.status import SittingLine, sitting_line
 from tipbench.records import Record, Rubric
 from tipbench.stats import krippendorff_alpha
 from tipbench.tracking.cells import StoredCell
-from tipbench.tracking.evidence import Evidence, GivenVerdict
+from tipbench.tracking.evidence import Evidence
 from tipbench.tracking.sittings import StoredSitting
 
 EXACT_SITTINGS = 2
@@ -94,7 +100,7 @@ def read_judges(benches: Iterable[Bench], *, now_ms: int, threshold: float | Non
     ]
     lines.sort(key=lambda each: (each.closed_ms or now_ms, each.line.sitting))
     given = sort_by_judge(
-        (each, _Said(each, bench.rubric_of(each.cell)))
+        (each, Said(each, bench.rubric_of(each.cell)))
         for bench in benches
         for each in list_verdicts(bench.evidence)
     )
@@ -127,47 +133,25 @@ def _noise_line(bench: Bench) -> NoiseLine:
     )
 
 
-@dataclass(frozen=True)
-class _Said:
-    given: GivenVerdict
-    rubric: Rubric
-
-    @property
-    def composite(self) -> float:
-        return self.rubric.composite(self.given.verdict.scores, self.given.verdict.flags)
-
-    @property
-    def judged_part(self) -> float:
-        return self.rubric.judged_part(self.given.verdict.scores)
-
-    @property
-    def by_code(self) -> bool:
-        return self.given.sitting.facts.tier == "auto"
-
-
-def _compare(judges: tuple[str, str], both: Sequence[tuple[_Said, _Said]]) -> JudgePair:
-    automatic = any(said.by_code for pair in both for said in pair)
-    composites = [(one.composite, other.composite) for one, other in both]
-    judged = [(one.judged_part, other.judged_part) for one, other in both]
-    alpha = krippendorff_alpha(judged if automatic else composites)
-    rubric = both[0][0].rubric
+def _compare(judges: tuple[str, str], both: Sequence[tuple[Said, Said]]) -> JudgePair:
+    found = measure_agreement(both)
     return JudgePair(
         judges=judges,
-        candidates=len(both),
-        alpha=alpha.value,
-        low=alpha.low,
-        high=alpha.high,
-        rough=alpha.rough,
-        over="scales" if automatic else "composite",
-        scales=_scale_alphas(both, rubric),
-        bias=fmean(one - other for one, other in composites),
-        flags=agree_on_flags([(one.given.verdict, other.given.verdict) for one, other in both], rubric),
+        candidates=found.candidates,
+        alpha=found.alpha.value,
+        low=found.alpha.low,
+        high=found.alpha.high,
+        rough=found.alpha.rough,
+        over=found.over,
+        scales=_scale_alphas(both),
+        bias=found.bias,
+        flags=found.flags,
     )
 
 
-def _scale_alphas(both: Sequence[tuple[_Said, _Said]], rubric: Rubric) -> dict[str, float]:
+def _scale_alphas(both: Sequence[tuple[Said, Said]]) -> dict[str, float]:
     found: dict[str, float] = {}
-    for scale in rubric.scales:
+    for scale in both[0][0].rubric.scales:
         ratings = [[said.given.verdict.scores[scale.name] for said in pair] for pair in both]
         alpha = krippendorff_alpha(ratings, metric="ordinal").value
         if alpha is not None:

@@ -26,6 +26,7 @@ from tipbench.judging.apply import (
 )
 from tipbench.judging.backlog import Backlog, read_backlog
 from tipbench.judging.closing import Registrar
+from tipbench.judging.ending import find_end
 from tipbench.judging.export import Handout, check_target, export_sheet, finish_interrupted
 from tipbench.judging.handout import Request
 from tipbench.judging.judges import Bench, JudgesReport, read_judges
@@ -131,8 +132,7 @@ class Judging:
             if close_expired(backlog, registrar):
                 backlog = self.read(registrar, fresh=True)
             refresh_views(backlog, registrar)
-        status = read_status(backlog.evidence, experiment=sheet.experiment, now_ms=backlog.now_ms)
-        return Taken(sheet.experiment, sections, status)
+        return Taken(sheet.experiment, sections, read_status(backlog, experiment=sheet.experiment))
 
     def end(self, reason: str, *, experiment: str) -> None:
         """Ends judging: open sittings are closed, what is not judged stays so."""
@@ -218,11 +218,14 @@ class Judging:
     def status(self, *, experiment: str, fresh: bool = False, delta: float | None = None) -> Status:
         """Where judging stands; only reads. `delta` is the gap that is too far, else the data say."""
         backlog = self.read(self.registrar(experiment), fresh=fresh)
-        evidence = backlog.evidence
         disagreement, _ = measure_disagreement(
-            evidence, backlog.rubric_of, experiment=experiment, threshold=delta
+            backlog.evidence, backlog.rubric_of, experiment=experiment, threshold=delta
         )
-        return read_status(evidence, experiment=experiment, now_ms=backlog.now_ms, disagreement=disagreement)
+        return read_status(backlog, experiment=experiment, disagreement=disagreement)
+
+    def find_end(self, experiment: str) -> str | None:
+        """Why nobody has to wait for judging any more; None while it goes on. Only reads."""
+        return find_end(self.read(self.registrar(experiment)))
 
     def _store_end(self, end: EndOfJudging, registrar: Registrar) -> None:
         blank = self.stamps.blank(registrar.experiment)

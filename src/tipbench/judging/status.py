@@ -2,9 +2,10 @@
 
 from datetime import UTC, datetime
 
+from tipbench.judging.backlog import Backlog
+from tipbench.judging.ending import find_end
 from tipbench.judging.spots import Disagreement
 from tipbench.records import Record
-from tipbench.tracking.evidence import Evidence
 from tipbench.tracking.sittings import Decision, StoredDrift, StoredSitting
 
 
@@ -28,7 +29,7 @@ class SittingLine(Record):
 
 
 class Status(Record):
-    """What was judged, what waits, and who has it."""
+    """What was judged, what waits, and who has it. `ended` says why nobody waits for judging any more."""
 
     experiment: str
     cells: int
@@ -37,15 +38,15 @@ class Status(Record):
     waiting: int
     waiting_for_auto: int
     close_reason: str | None
+    ended: str | None
     by_judge: dict[str, int]
     sittings: tuple[SittingLine, ...]
     disagreement: Disagreement | None = None
 
 
-def read_status(
-    evidence: Evidence, *, experiment: str, now_ms: int, disagreement: Disagreement | None = None
-) -> Status:
+def read_status(backlog: Backlog, *, experiment: str, disagreement: Disagreement | None = None) -> Status:
     """Where judging of an experiment stands."""
+    evidence = backlog.evidence
     by_judge: dict[str, int] = {}
     lazy, auto = evidence.count_waiting()
     for given in (*evidence.lazy, *evidence.auto, *evidence.doubles):
@@ -59,8 +60,9 @@ def read_status(
         waiting=lazy,
         waiting_for_auto=auto,
         close_reason=evidence.close_reason,
+        ended=find_end(backlog),
         by_judge=by_judge,
-        sittings=tuple(sitting_line(sitting, now_ms) for sitting in evidence.sittings),
+        sittings=tuple(sitting_line(sitting, backlog.now_ms) for sitting in evidence.sittings),
         disagreement=disagreement,
     )
 

@@ -28,6 +28,7 @@ DOUBTFUL_TAG = "tipbench.doubtful"
 STATE_TAG = "tipbench.state"
 SUCCESSOR = "successor"
 ARM_FILE = "arm.json"
+GATE_FILE = "gate.json"
 PROMOTION_KINDS = ("promotion", "rollback")
 
 How = Literal["gate", "initial", "forced", "rollback"]
@@ -75,7 +76,8 @@ class ChampionArm(Record):
 class PromotionFacts(Record):
     """Who became champion, why, and after whom. `origin` is the first promotion of the same arm, if not this.
 
-    `look` is the run of the look that decided; `gate` is what the gate had said where it did not decide.
+    `look` is the run of the look that decided; `gate` is what the gate said, in words, `gate.json` of the run the
+    whole of it. `overruled` are the rules that a forced promotion went against.
     """
 
     how: How
@@ -87,6 +89,7 @@ class PromotionFacts(Record):
     experiment: str = ""
     look: str = ""
     gate: str = ""
+    overruled: tuple[str, ...] = ()
     reason: str = Field(default="", max_length=2_000)
     by: str = ""
 
@@ -195,14 +198,15 @@ def root_write(pack: str, *, write: Write) -> Write:
     )
 
 
-def promotion_write(facts: PromotionFacts, arm: ChampionArm, *, write: Write) -> Write:
-    """The run of a promotion that is prepared and not yet in force."""
+def promotion_write(facts: PromotionFacts, arm: ChampionArm, *, gate: str = "", write: Write) -> Write:
+    """The run of a promotion that is prepared and not yet in force; `gate` is the gate's answer as JSON."""
     kind = "rollback" if facts.how == "rollback" else "promotion"
+    texts = {ARM_FILE: arm.model_dump_json(indent=1), "prompt.md": arm.template}
     return write.model_copy(
         update={
             "run_name": f"{kind}: {arm.name}"[:250],
             "tags_at_create": _tags_at_create(kind, facts.pack),
-            "artifacts": {ARM_FILE: arm.model_dump_json(indent=1), "prompt.md": arm.template},
+            "artifacts": texts | ({GATE_FILE: gate} if gate else {}),
             "params": {"arm": arm.name[:5_000], "how": facts.how},
             "tags": {
                 "tipbench.facts": facts.model_dump_json(),

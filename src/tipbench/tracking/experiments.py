@@ -54,22 +54,24 @@ class Experiments:
             hint=f"There is: {', '.join(similar)}" if similar else "Make one with: tipbench collect",
         )
 
-    def list_all(self) -> list[Experiment]:
-        """Every experiment that holds something of ours, by name."""
+    def list_all(self, *, also_named: str = "") -> list[Experiment]:
+        """Every experiment that holds something of ours, by name; and those whose name begins so."""
+        found = self._search(f"tags.`{EXPERIMENT_TAG}` LIKE '%'")
+        if also_named:
+            found += [each for each in self._search(f"name LIKE '{also_named}%'") if not each.uid]
+        return sorted(found, key=lambda experiment: experiment.name)
+
+    def _search(self, where: str) -> list[Experiment]:
         found: list[Experiment] = []
         token, first = "", True
         while token or first:
-            body = {
-                "max_results": 10_000,
-                "filter": f"tags.`{EXPERIMENT_TAG}` LIKE '%'",
-                **({"page_token": token} if token else {}),
-            }
+            body = {"max_results": 10_000, "filter": where, **({"page_token": token} if token else {})}
             answer = call_patiently(
                 lambda body=body: self._rest.post("experiments/search", body, ManyExperiments)
             )
             found += [each.to_experiment() for each in answer.experiments]
             token, first = answer.next_page_token, False
-        return sorted(found, key=lambda experiment: experiment.name)
+        return found
 
     def _find_or_create(self, name: str) -> Experiment:
         found = self._look_up(name)

@@ -74,9 +74,9 @@ class Tracking:
         """
         return self._experiments.find(name)
 
-    def list_experiments(self) -> list[Experiment]:
-        """Every experiment that holds something of ours, by name."""
-        return self._experiments.list_all()
+    def list_experiments(self, *, also_named: str = "") -> list[Experiment]:
+        """Every experiment that holds something of ours, by name; and those whose name begins so."""
+        return self._experiments.list_all(also_named=also_named)
 
     def read_runs(self, experiment: Experiment, *, fresh: bool = False) -> list[Run]:
         """All runs of ours, oldest first; only what changed since last time is asked for, unless `fresh`.

@@ -67,6 +67,7 @@ document.addEventListener("click", async (event) => {
   try {
     if (link.hasAttribute("data-dialog")) {
       swap(dialog, await fragment(href));
+      dialog.setAttribute("aria-label", dialog.querySelector("h1")?.textContent ?? "Form");
       dialog.showModal();
       return;
     }

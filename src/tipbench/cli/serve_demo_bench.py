@@ -1,0 +1,245 @@
+"""The experiment of `tipbench serve --demo`: nobody's tips, no model's verdicts, made in seconds.
+
+Only the texts and the scores are invented; they take the way that real ones take.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+from tipbench.collect import Store, collect_cells, plan_collect
+from tipbench.engines.protocol import Schema
+from tipbench.grid import Cell
+from tipbench.judging.auto import AutoJudging, AutoOrder
+from tipbench.judging.auto_graders import FREE, Graded, Grader, JudgeModel
+from tipbench.judging.handout import Request
+from tipbench.judging.phase import Judging
+from tipbench.judging.sheet import SheetItem
+from tipbench.pack import builtin_pack, select_scenarios
+from tipbench.promotion.gate import Gate
+from tipbench.promotion.promote import Promoting
+from tipbench.records import Generation, Model, Options, Sampling
+from tipbench.settings import GateSettings
+from tipbench.tracking import Tracking
+from tipbench.tracking.stamps import Stamps
+
+EXPERIMENT, UNJUDGED = "tip-bench-demo", "tip-bench-demo-next"
+CHAMPION = "demo-medium+v1"
+SKILL = {"demo-small": 0.2, "demo-medium": 0.45, "demo-large": 0.75}
+BETTER = {"v1": 0.0, "v2-mentor": 0.12, "v3-few-shot": 0.2}
+"""How often a model writes a good tip, and what a prompt adds to that."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A way to write a tip, what it deserves (relevance, actionability, tone), and why."""
+
+    text: str
+    scores: tuple[int, int, int]
+    reason: str
+
+
+GOOD = (
+    Form("Set a timer for ten minutes and {task}; the rest can wait.", (5, 5, 4), "One task, a clear start."),
+    Form("Before anything else, {task}: then it is off your mind.", (5, 4, 5), "Names the task and why now."),
+    Form("Take one small step: {task}, even if only the first half.", (5, 5, 5), "Small, concrete, kind."),
+    Form("Make yourself a tea, sit down and {task}.", (4, 5, 5), "Warm, and easy to follow."),
+    Form("While it is quiet, {task} and leave the rest for later.", (5, 4, 4), "Fits the moment."),
+    Form(
+        "Put your phone away and {task}; reward yourself with a break.", (4, 5, 4), "Concrete, a bit brisk."
+    ),
+)
+FAIR = (
+    Form("It would be good to {task} at some point.", (4, 2, 3), "The right task, no first step."),
+    Form("Remember that you still have to {task}.", (4, 2, 2), "A reminder, not a tip."),
+    Form("Maybe {task} first, and then see how you feel.", (4, 3, 4), "Friendly but vague."),
+    Form("Try to {task} when you find the time for it.", (3, 2, 3), "No moment, no step."),
+)
+POOR = (
+    Form("Believe in yourself and everything will fall into place.", (1, 1, 4), "Fits anybody."),
+    Form("Make a list of all your tasks and prioritise them.", (2, 2, 3), "The list is there already."),
+    Form("You should really stop putting things off!", (2, 1, 1), "Lectures, and names no task."),
+    Form("**Stay hydrated** and breathe deeply", (1, 2, 3), "Not about these tasks; markup."),
+)
+
+
+@dataclass
+class DemoEngine:
+    """Writes tips by dice that are loaded by model and prompt; remembers what each of them deserves."""
+
+    cells: Mapping[str, Cell]
+    deserved: dict[str, Form] = field(default_factory=dict[str, Form])
+    name = "demo"
+
+    def list_models(self) -> Sequence[Model]:
+        """The invented models."""
+        return list_models()
+
+    def find_model(self, name: str) -> Model:
+        """The model of that name."""
+        return next(model for model in self.list_models() if model.name == name)
+
+    @contextmanager
+    def load(self, model: Model) -> "Generator[DemoModel]":
+        """There is nothing to load."""
+        yield DemoModel(self, SKILL[model.name])
+
+
+@dataclass
+class DemoModel:
+    """One of the invented models."""
+
+    engine: DemoEngine
+    skill: float
+    load_seconds = 0.0
+
+    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
+        """Up to five tips for the tasks of the scenario; one answer in fourteen has one too few."""
+        cell, rng = self.engine.cells[prompt], Random(seed)
+        tasks = [re.sub(r" \(.*", "", task) for task in cell.scenario.values["tasks"]]
+        forms: list[Form] = []
+        count = 5 - (rng.random() < 1 / 14)
+        while len(forms) < count:
+            good = rng.random() < self.skill + BETTER[cell.prompt.name]
+            form = rng.choice(GOOD if good else FAIR if rng.random() < 0.6 else POOR)
+            if form not in forms:
+                forms.append(form)
+        tips = [form.text.format(task=rng.choice(tasks)) for form in forms]
+        self.engine.deserved |= dict(zip(tips, forms, strict=True))
+        text = "\n".join(f"{n}. {tip}" for n, tip in enumerate(tips, start=1))
+        return Generation(
+            text=text,
+            finish="stop",
+            prompt_tokens=len(prompt) // 4,
+            output_tokens=len(text) // 4,
+            seconds=rng.uniform(0.9, 1.3) * (0.5 + 2 * self.skill),
+        )
+
+
+def list_models() -> list[Model]:
+    """Models that nobody has."""
+    return [
+        Model(
+            name=name,
+            engine="demo",
+            digest=f"sha256:{hashlib.sha256(name.encode()).hexdigest()}",
+            parameters=int(skill * 4e9),
+            size_bytes=int(skill * 2e9),
+        )
+        for name, skill in SKILL.items()
+    ]
+
+
+@dataclass(frozen=True)
+class Making:
+    """What the demo is made with. `report` hears what is done now."""
+
+    tracking: Tracking
+    stamps: Stamps
+    folder: Path
+    report: Callable[[str], None]
+
+    def make(self) -> None:
+        """Two experiments: one half judged with a champion in it, one that waits."""
+        pack = builtin_pack()
+        scenarios = select_scenarios(pack, "core", 0)
+        options = Options(sampling=Sampling(), n_tips=5, diversity=False, seed=1)
+        cells = [
+            Cell(pack, model, prompt, scenario, options)
+            for model in list_models()
+            for prompt in pack.prompts
+            for scenario in scenarios
+        ]
+        engine = DemoEngine({cell.text: cell for cell in cells})
+        self.report(f"collecting {len(cells)} cells of 3 invented models …")
+        self._collect(cells, EXPERIMENT, engine)
+        later = [replace(cell, options=options.model_copy(update={"seed": 2})) for cell in cells[-16:]]
+        self._collect(later, UNJUDGED, engine)
+        Promoting(Gate(self.tracking, self.stamps, GateSettings()), "demo").name_first(
+            CHAMPION, experiment=EXPERIMENT, reason="Something has to be in use."
+        )
+        self.report("judging some of them …")
+        self._judge(engine.deserved)
+
+    def _collect(self, cells: Sequence[Cell], experiment: str, engine: DemoEngine) -> None:
+        stored = self.tracking.ensure_experiment(experiment)
+        plan = plan_collect(cells, tracking=self.tracking, experiment=stored, reuse_from=None)
+        store = Store(self.tracking, stored, self.stamps, "human")
+        for _ in collect_cells(plan, store=store, engine_of=lambda _: engine):
+            pass
+        self.tracking.flush()
+
+    def _judge(self, deserved: Mapping[str, Form]) -> None:
+        judging = Judging(self.tracking, self.stamps, self.folder / "locks")
+        scorer = Scorer(deserved)
+        self._fill(judging, scorer, Request("anna", sits="human", blocks=22))
+        self._fill(judging, scorer, Request("ben", sits="human", second_share=0.25))
+        self._fill(judging, replace(scorer, off_by=-2), Request("carl", sits="human", blocks=3))
+        judge = JudgeModel("demo:judge", "demo", pinned=True, price=FREE, patient=False, open=scorer.open)
+        auto = AutoJudging(judging, self.folder / "auto", lambda _done, _of: None)
+        auto.run(AutoOrder(judge), experiment=EXPERIMENT)
+
+    def _fill(self, judging: Judging, scorer: "Scorer", request: Request) -> None:
+        path = self.folder / f"{request.judged_by}.json"
+        handed = judging.hand_out(path, request, experiment=EXPERIMENT)
+        if handed is None:
+            return
+        rng = Random(request.judged_by)
+        sections = tuple(
+            section.model_copy(update={"items": tuple(scorer.fill(item, rng) for item in section.items)})
+            for section in handed.sheet.sections
+        )
+        filled = handed.sheet.model_copy(update={"sections": sections})
+        path.write_text(filled.model_dump_json(), encoding="utf-8")
+        judging.take_in(path, experiment=EXPERIMENT, judged_by=None, close=False)
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores a text by what it deserves, give or take one; `off_by` makes it a judge who drifted."""
+
+    deserved: Mapping[str, Form]
+    off_by: int = 0
+    references: Mapping[str, Mapping[str, int]] = field(
+        default_factory=lambda: {anchor.text: anchor.scores for anchor in builtin_pack().anchors}
+    )
+
+    def fill(self, item: SheetItem, rng: Random) -> SheetItem:
+        """The item with its scores and a reason."""
+        reason = self.deserved[item.text].reason if item.text in self.deserved else ""
+        return item.model_copy(update={"scores": self.score(item.text, rng), "reason": reason})
+
+    def score(self, text: str, rng: Random) -> dict[str, int]:
+        """Scale → score."""
+        right = self.references.get(text)
+        if right is None:
+            names = ("relevance", "actionability", "tone")
+            right = dict(zip(names, self.deserved[text].scores, strict=True))
+            right = {name: score + rng.choice((-1, 0, 0, 0, 1)) for name, score in right.items()}
+        else:
+            right = {**right, "tone": right["tone"] + rng.choice((-1, 0, 0, 0, 1))}
+        return {name: max(1, min(5, score + self.off_by)) for name, score in right.items()}
+
+    @contextmanager
+    def open(self) -> Generator[Grader]:
+        """The same as an automatic judge."""
+        yield DemoGrader(self)
+
+
+@dataclass(frozen=True)
+class DemoGrader:
+    """Answers as a model would that judges well."""
+
+    scorer: Scorer
+
+    def grade(self, question: str, *, schema: Schema) -> Graded:
+        """Scores as JSON."""
+        found = re.search(r"<<< ([0-9a-f]{16})\n(.*)\n\1 >>>", question, re.DOTALL)
+        text = found[2] if found else ""
+        scores = self.scorer.score(text, Random(text))
+        return Graded(json.dumps(scores), prompt_tokens=len(question) // 4, output_tokens=20, seconds=0.0)

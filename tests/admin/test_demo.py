@@ -1,0 +1,126 @@
+"""`tipbench serve --demo` in a real Chromium: everything stands, and nothing of the user's is touched."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.admin.browser import FLAGS, find_chromium
+from tests.admin.walking import shoot
+from tests.conftest import Cli
+from tipbench.tracking.opening import open_managed_folder
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+expect.set_options(timeout=60_000)
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=find_chromium(), args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A demo that runs: where, and how to get in."""
+
+    url: str
+    password: str
+    process: subprocess.Popen[str]
+
+
+@contextmanager
+def run_demo(home: Path) -> Generator[Demo]:
+    """The command as a user types it, in a folder with settings that must not reach it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tipbench", "serve", "--demo", f"--port={port}"],
+        env=os.environ | {"TIPBENCH_HOME": str(home), "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"},
+        cwd=home,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        printed = ""
+        while "Ctrl-C ends it" not in printed:
+            line = process.stdout.readline()
+            assert line, f"it ended: {printed}"
+            printed += line
+        (password,) = re.findall(r"password (\S+)", printed)
+        assert "invented" in printed
+        yield Demo(f"http://127.0.0.1:{port}", password, process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        process.stdout.close()
+
+
+def sign_in(page: Page, demo: Demo) -> None:
+    for _ in range(600):
+        try:
+            page.goto(f"{demo.url}/sign-in")
+            break
+        except Exception:  # noqa: BLE001 - not there yet
+            time.sleep(0.1)
+    page.get_by_label("Name").fill("demo")
+    page.get_by_label("Password").fill(demo.password)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def test_the_demo_is_ready_to_click_through_and_touches_nothing(browser: Browser, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "tipbench.toml").write_text('experiment = "mine"\nwebhook_urls = "http://127.0.0.1:9/mine"\n')
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    with run_demo(home) as demo:
+        sign_in(page, demo)
+        expect(page.get_by_label("Demo")).to_contain_text("invented")
+        shoot(page, "demo-experiments")
+        page.get_by_role("link", name="tip-bench-demo", exact=True).click()
+        expect(page.get_by_test_id("standings")).to_contain_text("demo-large+v3-few-shot")
+        shoot(page, "demo-board")
+        page.get_by_role("link", name="Judges", exact=True).click()
+        expect(page.get_by_role("row", name=re.compile("carl"))).to_contain_text("refused")
+        page.get_by_role("link", name="Promotions", exact=True).click()
+        expect(page.get_by_text("demo-medium+v1").first).to_be_visible()
+        page.get_by_role("button", name="Ask", exact=True).click()
+        expect(page.get_by_test_id("gate")).to_be_visible()
+        shoot(page, "demo-gate")
+        page.get_by_role("link", name="Judging", exact=True).click()
+        page.get_by_role("link", name="One block of tip-bench-demo", exact=True).click()
+        expect(page.get_by_test_id("tip")).to_be_visible()
+        shoot(page, "demo-judge")
+        page.get_by_role("link", name="Jobs", exact=True).click()
+        page.get_by_role("link", name="simulate").click()
+        expect(page.get_by_test_id("state")).to_have_text("done", timeout=120_000)
+        first = demo.password
+    made = home / "serve-demo"
+    assert {path.name for path in home.iterdir()} == {"tipbench.toml", "serve-demo", "serve-demo.lock"}
+    assert not open_managed_folder(made).lives(), "its MLflow ended with it"
+    began = time.monotonic()
+    with run_demo(home) as demo:
+        sign_in(page, demo)
+        expect(page.get_by_role("link", name="tip-bench-demo", exact=True)).to_be_visible()
+        assert demo.password != first
+        print(f"the second start took {time.monotonic() - began:.0f} s")
+
+
+def test_the_demo_stays_on_this_machine(cli: Cli) -> None:
+    for more in (("--expose",), ("--mlflow-url", "http://127.0.0.1:9")):
+        refused = cli("serve", "--demo", *more)
+        assert (refused.code, "--demo" in refused.err) == (2, True)

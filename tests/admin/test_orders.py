@@ -1,0 +1,114 @@
+"""Orders of improvements and simulations: the commands they become, and the jobs they end as."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from tests.admin.conftest import HERE, PASSWORD, Site
+from tests.improve.conftest import DEFECTIVE, GOOD, write_pack
+from tests.improve.scripted_server import MODEL, ScriptedServer, run_server
+from tipbench.cli.improve import command as improve_command
+from tipbench.cli.simulate import command as simulate_command
+from tipbench.jobs.records import Job
+from tipbench.jobs.worker import Worker, own_command
+
+
+def order(site: Site, kind: str, asked: Mapping[str, object]) -> Job:
+    answer = site.client.post(f"/api/bench/{kind}", json=asked, headers=site.as_("admin"))
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["kind"] == kind
+    return site.parts.jobs.get(answer.json()["id"])
+
+
+def parse(command: click.Command, job: Job) -> dict[str, Any]:
+    """What the command line understands of the job's one step."""
+    (step,) = job.steps
+    return command.make_context(step.arguments[0], list(step.arguments[1:])).params
+
+
+def run(site: Site, job: Job) -> tuple[Job, str]:
+    """The job at its end, and its log."""
+    assert Worker(site.parts.jobs, site.parts.settings, own_command()).work(job.id)
+    return site.parts.jobs.get(job.id), site.parts.jobs.log_of(job.id).read_text()
+
+
+def test_a_simulation_runs_as_its_command_does(
+    fresh_site: Site, mlflow_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_url)
+    asked = {"policies": "random,linucb", "users": 8, "rounds": 10, "profile_effect": 1.5, "seed": 3}
+    job = order(fresh_site, "simulate", asked)
+    said = parse(simulate_command, job)
+    assert (said["names"], said["users"], said["rounds"]) == ("random,linucb", 8, 10)
+    assert (said["profile_effect"], said["seed"], said["runs_in"]) == (1.5, 3, "tipbench-policies")
+    ended, log = run(fresh_site, job)
+    assert (ended.state, ended.exit_code) == ("done", 0), log
+    assert "linucb" in log
+    assert "→ run" in log
+
+
+def test_an_improvement_runs_until_it_needs_verdicts(
+    fresh_site: Site, mlflow_url: str, tmp_path: Path, experiment_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pack(tmp_path / "pack")
+    asked = {"experiment": experiment_name, "proposer": MODEL, "model": MODEL, "prompt": "v1", "n_tips": 2}
+    job = order(fresh_site, "improve", asked)
+    said = parse(improve_command, job)
+    assert (said["proposer"], said["model"], said["prompt"], said["n_tips"]) == (MODEL, MODEL, "v1", 2)
+    assert (said["experiment"], said["scenarios"], said["versions"]) == (experiment_name, "wide", 2)
+    assert said["sheet"].parent == fresh_site.parts.jobs.folder_of(job.id)
+    with run_server(ScriptedServer(lambda prompt: DEFECTIVE if "weather" in prompt else GOOD)) as server:
+        for name, value in {
+            "MLFLOW_TRACKING_URI": mlflow_url,
+            "TIPBENCH_OPENAI_URL": server.url,
+            "TIPBENCH_OPENAI_LOCAL": "false",
+            "TIPBENCH_PACK": str(tmp_path / "pack"),
+        }.items():
+            monkeypatch.setenv(name, value)
+        ended, log = run(fresh_site, job)
+    assert (ended.state, ended.exit_code) == ("done", 4), log
+    assert "Lazy verdicts are needed" in log
+    assert "not decided yet" in ended.message
+    page = fresh_site.client.get(f"/api/bench/jobs/{job.id}", headers=fresh_site.as_("viewer")).json()
+    assert page["message"] == ended.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "field"),
+    [
+        ("simulate", {"users": 7}, "users"),
+        ("simulate", {"rounds": 100_001}, "rounds"),
+        ("simulate", {"tips": "/etc/passwd"}, "tips"),
+        ("simulate", {"policies": " "}, "policies"),
+        ("improve", {}, "proposer"),
+        ("improve", {"proposer": "/tmp/x.gguf"}, "proposer"),
+        ("improve", {"proposer": "m", "versions": 9}, "versions"),
+        ("improve", {"proposer": "m", "model": ""}, "model"),
+        ("improve", {"proposer": "m", "export": "/tmp/brief"}, "export"),
+    ],
+)
+def test_orders_have_the_limits_of_their_commands_and_name_no_file(
+    site: Site, kind: str, asked: dict[str, object], field: str
+) -> None:
+    answer = site.client.post(f"/api/bench/{kind}", json=asked, headers=site.as_("admin"))
+    assert answer.status_code == 422
+    assert list(answer.json()["error"]["fields"]) == [field]
+
+
+def test_a_form_says_what_is_wrong_and_takes_what_is_right(fresh_site: Site) -> None:
+    client = fresh_site.client
+    client.post("/sign-in", data={"name": "the-admin", "password": PASSWORD}, headers=HERE)
+    empty = client.get("/improve")
+    assert (empty.status_code, 'name="proposer" value=""' in empty.text) == (200, True)
+    wrong = client.post("/improve", data={"proposer": "", "versions": "many"}, headers=HERE)
+    assert wrong.status_code == 422
+    assert 'id="p-proposer"' in wrong.text
+    assert "Give a whole number." in wrong.text
+    right = {"policies": "random", "users": "9", "rounds": "10", "profile_effect": "0", "seed": "0"}
+    taken = client.post("/simulate", data=right | {"experiment": "x"}, headers=HERE)
+    assert taken.status_code == 303
+    (job,) = fresh_site.parts.jobs.list_jobs()
+    assert (job.kind, job.experiment, "--users=9" in job.steps[0].arguments) == ("simulate", "x", True)
