@@ -1,7 +1,7 @@
 """`judge --next` against blocks of all arms: how many verdicts until it is decided. With the block builder of
 the judge phase and the gate's own functions, on records in memory.
 
-    python -m benchmarks.next_blocks [--campaigns 200] [--seed 77000000] [--worlds clear,close3]
+    python -m benchmarks.next_blocks [--campaigns 200] [--seed 77000000] [--worlds clear,close3] [--races winner,gate]
 
 Run from the top folder. Two races: to a winner (P(best) ≥ 95 %, no champion), and to the gate's answer
 against the arm in the middle, with 20 planned looks. A budget that is used up counts in full.
@@ -147,11 +147,15 @@ def main() -> None:
     parser.add_argument("--campaigns", type=int, default=200)
     parser.add_argument("--seed", type=int, default=77_000_000)
     parser.add_argument("--worlds", default="clear,close3")
+    parser.add_argument("--races", default="winner,gate")
     asked = parser.parse_args()
     print("| race | world | --next | uniform | ratio [95 %] | goal | held | decided | right | CPU s |")
     print("| --- " * 10 + "|")
-    races = (("to a winner", Running.to_winner, False), ("to the gate's answer", Running.to_answer, True))
-    for name, finish, against in races:
+    races = {
+        "winner": ("to a winner", Running.to_winner, False),
+        "gate": ("to the gate's answer", Running.to_answer, True),
+    }
+    for name, finish, against in (races[race] for race in asked.races.split(",")):
         for world in asked.worlds.split(","):
             start = time.process_time()
             seeds = range(asked.seed, asked.seed + asked.campaigns)

@@ -144,6 +144,12 @@ def test_no_and_not_yet_are_answers_and_failures_are_not(
             run_tipbench("compare", "--json", passing=ANSWERS)
 
 
+def test_a_command_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIPBENCH_BIN", "/not/there")
+    with pytest.raises(TipbenchFailed, match=r"'/not/there' cannot be started: No such file.*TIPBENCH_BIN"):
+        run_tipbench("compare")
+
+
 def test_a_sheet_is_kept_and_a_second_try_hands_out_what_came_since(fake: Path) -> None:
     sheets = fake / "sheets"
     (fake / "answer").write_text('{"file": "written"}')

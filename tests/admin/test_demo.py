@@ -106,7 +106,7 @@ def test_the_demo_is_ready_to_click_through_and_touches_nothing(browser: Browser
         expect(page.get_by_test_id("tip")).to_be_visible()
         shoot(page, "demo-judge")
         page.get_by_role("link", name="Jobs", exact=True).click()
-        page.get_by_role("link", name="simulate").click()
+        page.get_by_role("rowheader").get_by_role("link").click()
         expect(page.get_by_test_id("state")).to_have_text("done", timeout=120_000)
         first = demo.password
     made = home / "serve-demo"

@@ -74,8 +74,10 @@ def press_scores(page: Page) -> None:
     """Scores the item on the screen with the keyboard; anchors get what they deserve."""
     deserved = REFERENCES.get(page.get_by_test_id("tip").inner_text(), {})
     for scale in page.locator("fieldset[data-scale]").all():
-        page.keyboard.press(str(deserved.get(scale.get_attribute("data-scale") or "", 3)))
+        wanted = str(deserved.get(scale.get_attribute("data-scale") or "", 3))
+        # One key a frame is heard. Waited for before the key: the last one may lead to another page.
         page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        page.keyboard.press(wanted)
 
 
 def press_one_item(page: Page) -> None:

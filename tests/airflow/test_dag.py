@@ -117,7 +117,7 @@ def check_evidence(tracking: Tracking, experiment: str, ended: Any) -> None:
     assert waited["said"] == f"judged {candidates} of {candidates}: nothing waits for a judge"
     board = ended["gave"]["compare -1"]
     assert board["exit_code"] in {0, 3, 4}
-    assert {standing["arm"] for standing in board["answer"]["standings"]} == {"smollm2+v1", "smollm2+v2"}
+    assert {standing["name"] for standing in board["answer"]["standings"]} == {"smollm2+v1", "smollm2+v2"}
     kept = [run for run in runs if run.tags["tipbench.kind"] == "kept"]
     leaderboard = next(run for run in kept if run.name.startswith("leaderboard"))
     assert json.loads(tracking.read_artifact(leaderboard, "leaderboard.json")) == board["answer"]

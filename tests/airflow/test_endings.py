@@ -13,7 +13,7 @@ from tests.airflow_processes import AirflowProcesses, wait_for
 from tests.engines.weight_watch import WeightWatch
 from tipbench.jobs.airflow_api import DAG
 from tipbench.tracking import Tracking
-from tipbench.tracking.evidence import Evidence, read_evidence
+from tipbench.tracking.cells import StoredCell, read_cells
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600)]
 
@@ -54,9 +54,10 @@ def test_a_collect_that_is_ended_from_outside_leaves_nothing_and_is_done_in_the_
         wait_for(lambda: is_gone(command), seconds=GONE_SECONDS)
         wait_for(lambda: stage.state(run_id) == "success", seconds=LONG)
     assert watch.most == 1, watch.seen
-    check_cells(tracking, experiment_name)
+    keys = [cell.facts.key for cell in cells_of(tracking, experiment_name)]
+    assert len(keys) == len(set(keys)) == SCENARIOS
     stage.client.end_run(run_id)
-    assert commands_of(experiment_name) == []
+    wait_for(lambda: commands_of(experiment_name) == [], seconds=GONE_SECONDS)
 
 
 def test_a_collect_that_takes_too_long_is_ended_and_goes_on_in_the_next_try(
@@ -69,34 +70,25 @@ def test_a_collect_that_takes_too_long_is_ended_and_goes_on_in_the_next_try(
     assert watch.most <= 1, watch.seen
     assert (ended["tasks"]["collect 0"], ended["tries"]["collect 0"]) == ("failed", 3)
     assert commands_of(experiment_name) == []
-    assert not evidence_of(tracking, experiment_name).duplicates
+    keys = [cell.facts.key for cell in cells_of(tracking, experiment_name)]
+    assert len(keys) == len(set(keys))
 
 
-def check_cells(tracking: Tracking, experiment: str) -> None:
-    found = evidence_of(tracking, experiment)
-    assert len(found.cells) == SCENARIOS
-    assert not found.duplicates
-
-
-def evidence_of(tracking: Tracking, experiment: str) -> Evidence:
-    return read_evidence(tracking.read_runs(tracking.find_experiment(experiment), fresh=True))
-
-
-def cells_of(tracking: Tracking, experiment: str) -> list[str]:
-    if all(each.name != experiment for each in tracking.list_experiments()):
-        return []
-    return [cell.run.run_id for cell in evidence_of(tracking, experiment).cells]
+def cells_of(tracking: Tracking, experiment: str) -> list[StoredCell]:
+    """All of them, also those that were made twice."""
+    found = [each for each in tracking.list_experiments() if each.name == experiment]
+    return [cell for each in found for cell in read_cells(tracking.read_runs(each, fresh=True))]
 
 
 def commands_of(experiment: str) -> list[int]:
-    """Processes that run a command of ours for the experiment: the tasks that started them not counted."""
+    """Processes that collect for the experiment."""
     found: list[int] = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if f"--experiment={experiment}" in words:
+        if "collect" in words and f"--experiment={experiment}" in words:
             found.append(int(path.parent.name))
     return found
 

@@ -30,6 +30,8 @@ COMMANDS = {
     "ab": ("ab", "v1,v2", "--models", MODEL, "--n-tips", str(N_TIPS), "--scenarios", "all"),
     "improve": ("improve",),
 }
+SHARES = {"ab": (0.35, 0.8), "improve": (0.6,)}
+"""Where in a leg it is killed: after these shares of its requests to MLflow."""
 MOST_LEGS = 12
 
 
@@ -190,7 +192,7 @@ def test_killed_anywhere_and_run_again_nothing_is_doubled(
     calm, expected, generated = follow(name, server, mlflow_url, tmp_path, monkeypatch)
     killed = 0
     for leg, requests in enumerate(calm.legs):
-        for share in (0.35, 0.8):
+        for share in SHARES[name]:
             at = int(share * requests)
             course, facts, again = follow(name, server, mlflow_url, tmp_path, monkeypatch, leg=leg, at=at)
             where = f"{name}, leg {leg}, request {at} of {requests}"

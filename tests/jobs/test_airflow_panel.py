@@ -55,8 +55,6 @@ def panel(mlflow_url: str, tmp_path: Path) -> Generator[Panel]:
         )
         with open_site(settings) as site:
             yield Panel(site, script)
-            assert site.parts.airflow is not None
-            site.parts.airflow.airflow.close()
 
 
 def start(panel: Panel, experiment: str) -> str:

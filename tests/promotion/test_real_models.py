@@ -17,7 +17,7 @@ from tests.small_pack import MAX_TOKENS, PROMPT
 from tipbench.pack import builtin_pack
 from tipbench.tracking.champions import entry_name
 
-WORSE, BETTER, SAME = "smollm2-prune6", "smollm2", "smollm2-q8_0"
+WORSE, BETTER, SAME = "smollm2-sim2", "smollm2", "smollm2-q8_0"
 SCENARIOS = 8
 KNOWN = {
     word
@@ -83,7 +83,7 @@ def test_one_campaign_promotes_one_refuses_and_rollback_goes_back(
 ) -> None:
     # How fast the weights of tests are says nothing on a busy machine.
     monkeypatch.setenv("TIPBENCH_GATE_LATENCY_RATIO", "1000")
-    prepare_models("q8_0", "prune:6")
+    prepare_models("q8_0", "sim2")
     auto_judge.say = score_by_words
     pack = write_pack(tmp_path / "pack")
     asked = ("collect", "--pack", str(tmp_path / "pack"), "--prompts", "v3", "--n-tips", "2")
@@ -116,7 +116,8 @@ def test_one_campaign_promotes_one_refuses_and_rollback_goes_back(
 
     cli.ok("rollback", "--pack", pack, "--reason", "complaints")
     assert champion() == (1, f"{WORSE}+v3")
-    versions = client.search_model_versions(f"name='{entry_name(pack)}'")
+    is_prompt = "tags.`mlflow.prompt.is_prompt` = 'true'"
+    versions = client.search_model_versions(f"name='{entry_name(pack)}' AND {is_prompt}")
     assert sorted(int(version.version) for version in versions) == [1, 2]
     told = cli.ok("history", "--pack", pack, "--json").json()
     assert [line["how"] for line in told["promotions"]] == ["initial", "gate", "rollback"]

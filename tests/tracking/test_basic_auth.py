@@ -8,13 +8,14 @@ import pytest
 
 from tests.mlflow_server import MlflowServer
 from tests.tracking.writing import TEXTS, make_write
-from tipbench.errors import TrackingRefused
+from tipbench.errors import TrackingError, TrackingRefused
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 
 pytestmark = pytest.mark.slow
 
-ADMIN, PASSWORD = "admin", "a long pässword"
+# ASCII only: with other letters MLflow 3.17 lets everything in but artifacts, whatever client sends them.
+ADMIN, PASSWORD = "admin", "a long p:ssword"
 READER, READERS = "vi", "another long word"
 
 
@@ -75,5 +76,5 @@ def test_who_may_only_read_is_told_so(server: str, tmp_path: Path, experiment_na
         tracking.deliver(make_write(experiment))
     with open_as(server, tmp_path / "b", READER, READERS) as tracking:
         assert len(tracking.read_runs(tracking.find_experiment(experiment_name))) == 1
-        with pytest.raises(TrackingRefused, match="does not permit"):
+        with pytest.raises(TrackingError, match=r"does not permit POST .*/runs/create"):
             tracking.deliver(make_write(experiment))

@@ -11,10 +11,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 DONE, NO, UNDECIDED = 0, 3, 4
 ANSWERS = (DONE, NO, UNDECIDED)
@@ -51,14 +51,7 @@ def run_tipbench(*arguments: str, passing: Collection[int] = (DONE,)) -> Answer:
     for_machines = "--json" in arguments
     print("$", shlex.join(["tipbench", *arguments]), flush=True)
     with tempfile.TemporaryFile() as printed:
-        running = subprocess.Popen(
-            tipbench_command(arguments, os.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=printed if for_machines else subprocess.PIPE,
-            stderr=subprocess.PIPE if for_machines else subprocess.STDOUT,
-            env=tipbench_environment(os.environ),
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - two system calls, nothing that a thread could hold
-        )
+        running = _start(arguments, printed if for_machines else None)
         # Leaving `running` closes its pipes; it has ended by then.
         with running, _ended_with_task(running):
             for line in running.stderr or running.stdout or ():
@@ -69,6 +62,29 @@ def run_tipbench(*arguments: str, passing: Collection[int] = (DONE,)) -> Answer:
     if code not in passing:
         raise TipbenchFailed(f"tipbench {arguments[0]} ended with exit code {code}: see the lines above")
     return Answer(code, text)
+
+
+def _start(arguments: Collection[str], printed: IO[bytes] | None) -> subprocess.Popen[bytes]:
+    """The command; what it prints goes into the file, if there is one, and what it says into a pipe."""
+    command = tipbench_command(arguments, os.environ)
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=printed or subprocess.PIPE,
+            stderr=subprocess.PIPE if printed else subprocess.STDOUT,
+            env=tipbench_environment(os.environ),
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - two system calls, nothing that a thread could hold
+        )
+    except OSError as error:
+        raise TipbenchFailed(explain_start(command[0], error)) from error
+
+
+def explain_start(program: str, error: OSError) -> str:
+    """Why there is no such command, and what to do."""
+    return (
+        f"{program!r} cannot be started: {error.strerror}; set TIPBENCH_BIN in the environment of this part"
+    )
 
 
 def tipbench_command(arguments: Collection[str], environ: Mapping[str, str]) -> list[str]:
@@ -83,7 +99,7 @@ def tipbench_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def _ended_with_task(running: subprocess.Popen[bytes]) -> Iterator[None]:
+def _ended_with_task(running: subprocess.Popen[bytes]) -> Generator[None, None, None]:
     """The command is gone when this is left: by an error, a timeout, or because somebody ends the task.
 
     Airflow ends a task by SIGTERM to its process, and takes its group along only since 3.3.1.

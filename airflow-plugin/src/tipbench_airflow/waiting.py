@@ -13,7 +13,7 @@ from typing import Any
 from airflow.sdk import BaseOperator
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from tipbench_airflow.command import TipbenchFailed, tipbench_command, tipbench_environment
+from tipbench_airflow.command import TipbenchFailed, explain_start, tipbench_command, tipbench_environment
 from tipbench_airflow.conf import bench
 
 POLL_SECONDS = 30.0
@@ -85,8 +85,7 @@ async def ask_tipbench(*arguments: str) -> Reply:
             env=tipbench_environment(os.environ),
         )
     except OSError as error:
-        why = f"{command[0]!r} cannot be started: {error.strerror}; set TIPBENCH_BIN for the triggerer"
-        return Reply(USAGE_ERROR, "", why)
+        return Reply(USAGE_ERROR, "", explain_start(command[0], error))
     try:
         printed, words = await asyncio.wait_for(running.communicate(), ASK_SECONDS)
     except TimeoutError:

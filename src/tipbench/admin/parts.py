@@ -42,6 +42,8 @@ class Parts:
         """Ends connections and threads."""
         self.boards.close()
         self.door.close()
+        if self.airflow is not None:
+            self.airflow.airflow.close()
 
 
 def make_parts(settings: Settings, stamps: Stamps, *, public_origin: str = "", demo: bool = False) -> Parts:

@@ -115,4 +115,6 @@ def _say_first_user(settings: Settings, say: Callable[..., None]) -> None:
     parts = make_parts(settings, make_stamps())
     if not parts.accounts.list_users():
         say("· nobody can sign in yet: tipbench admin create-user NAME")
+    if parts.airflow is not None:
+        say(f"· runs go to Airflow at {settings.airflow_url}, all other jobs run here", markup=False)
     parts.close()
