@@ -268,8 +268,8 @@ def main() -> None:
     small = make_small(mlflow_url, home)
     print(f"load of the machine: {os.getloadavg()[0]:.1f}", flush=True)
     with run_server(home, mlflow_url, workers=options.workers) as server:
-        measure_pages(server, small=small, visits=options.visits)
         measure_leaderboard(server, options)
+        measure_pages(server, small=small, visits=options.visits)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,14 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.mlflow_server import MlflowServer
 
-NEEDED = "no Postgres here: apt-get install postgresql"
+NEEDED = "no Postgres here: apt-get install postgresql, pip install 'psycopg[binary]'"
 ROLE = "tipbench"
 START_SECONDS = 60.0
 
@@ -86,7 +87,9 @@ def run_mlflow_on_postgres(folder: Path) -> Generator[MlflowServer]:
 
 
 def find_programs() -> Path | None:
-    """Where `initdb` and `postgres` are, if they are: the newest of Debian's, which are not on the PATH."""
+    """Where `initdb` and `postgres` are: the newest of Debian's, which are not on the PATH. None without."""
+    if find_spec("psycopg") is None:
+        return None
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
     on_path = shutil.which("initdb")
     for folder in (*reversed(installed), *([Path(on_path).parent] if on_path else [])):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,9 +121,13 @@ class Course:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the store holds in the end, without ids and times."""
+    """What the store holds in the end, without ids and times.
 
-    verdicts: dict[tuple[str, str, int], tuple[str, dict[str, int]]]
+    Of lazy verdicts how many there are in each cell: which candidates are drawn into blocks is chance.
+    """
+
+    auto: dict[tuple[str, int], dict[str, int]]
+    lazy: Counter[str]
     cells: dict[str, int]
     promotions: list[tuple[str, str]]
     looks: int
@@ -132,7 +137,8 @@ class Facts:
 
 def read_facts(tracking: Tracking, course: Course) -> Facts:
     """Of the experiment and of those it made: nothing in it may be there twice."""
-    verdicts: dict[tuple[str, str, int], tuple[str, dict[str, int]]] = {}
+    auto: dict[tuple[str, int], dict[str, int]] = {}
+    lazy = Counter[str]()
     cells: dict[str, int] = {}
     looks = versions = 0
     for experiment in tracking.list_experiments():
@@ -143,15 +149,18 @@ def read_facts(tracking: Tracking, course: Course) -> Facts:
         assert evidence.duplicates == evidence.doubles == ()
         where = experiment.name.removeprefix(course.experiment)
         cells[where] = len(evidence.cells)
-        for given in (*evidence.lazy, *evidence.auto):
-            key = (where + given.cell.facts.key, given.sitting.facts.tier, given.verdict.slot)
-            verdicts[key] = (given.cell.facts.arm, given.verdict.scores)
+        lazy.update(f"{where} {given.cell.facts.key}" for given in evidence.lazy)
+        auto |= {
+            (f"{where} {given.cell.facts.key}", given.verdict.slot): given.verdict.scores
+            for given in evidence.auto
+        }
         looks += sum(run.tags.get("tipbench.kind") == "look" for run in runs)
         versions += sum(run.tags.get("tipbench.kind") == "version" for run in runs)
     chain = read_chain(tracking, course.pack)
     assert chain.in_force is not None
     return Facts(
-        verdicts=verdicts,
+        auto=auto,
+        lazy=lazy,
         cells=cells,
         promotions=[(each.facts.how, each.facts.arm) for each in chain.promotions],
         looks=looks,

@@ -14,6 +14,9 @@ def answer_marked(request: Request, answer: Answer, *, media_type: str = "applic
     given = {mark.strip().removeprefix("W/") for mark in request.headers.get("if-none-match", "").split(",")}
     if answer.mark in given or "*" in given:
         return Response(status_code=304, headers=headers)
+    if answer.packed and "gzip" in request.headers.get("accept-encoding", ""):
+        headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+        return Response(answer.packed, media_type=media_type, headers=headers)
     return Response(answer.body, media_type=media_type, headers=headers)
 
 

@@ -143,7 +143,8 @@ def submit_verdicts(
 ) -> SittingView:
     """Store verdicts. If one is wrong it is named and nothing is stored. The last one closes the sitting."""
     found = parts.desk.look(sitting, experiment=experiment, user=user)
-    stored = parts.desk.submit(sitting, make_answers(given, found), experiment=experiment, user=user)
+    answers = make_answers(given, found)
+    stored = parts.desk.submit(sitting, answers, experiment=experiment, user=user, seen=found)
     parts.boards.forget(experiment)
     return show_sitting(stored)
 

@@ -65,15 +65,18 @@ class Desk:
         experiment: str,
         user: User,
         keep_open: bool = False,
+        seen: LiveSitting | None = None,
     ) -> LiveSitting:
         """Stores answers; the sitting closes when every item has one, unless it is to be kept open.
+
+        `seen` is what `look` gave this user a moment ago, if it did.
 
         Raises:
             SheetError: an answer does not fit; nothing was stored.
             UsageError: the sitting is closed.
         """
         with self.door.writing() as opened:
-            found = self.look(token, experiment=experiment, user=user)
+            found = seen or self.look(token, experiment=experiment, user=user)
             if found.state != "open" and answers.items() <= dict(found.answers).items():
                 # Sent again because the reply was lost: it is stored already.
                 return found

@@ -78,7 +78,7 @@ def _store(request: Request, user: User, parts: Parts, experiment: str, said: di
     try:
         answer = _read_answer(said, item, sitting)
         sitting = parts.desk.submit(
-            token, {item.id: answer}, experiment=experiment, user=user, keep_open=True
+            token, {item.id: answer}, experiment=experiment, user=user, keep_open=True, seen=sitting
         )
     except SheetError as error:
         return _desk(request, user, sitting, item=item.id, problem=explain(error))

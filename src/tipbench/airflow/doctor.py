@@ -3,11 +3,23 @@
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tipbench.errors import TipbenchError
 from tipbench.findings import Finding
-from tipbench.jobs.airflow_api import DAG, Airflow, AirflowRefused, Answer, TaskInstance
+from tipbench.jobs.airflow_api import (
+    DAG,
+    Airflow,
+    AirflowRefused,
+    AirflowUnavailable,
+    Answer,
+    Dag,
+    TaskInstance,
+)
+
+T = TypeVar("T")
 
 DOCTOR_DAG = "bench_doctor"
 POOL = "ollama"
@@ -17,11 +29,13 @@ ENDED = ("success", "failed")
 INSTALL = (
     "Install tipbench-airflow (the folder airflow-plugin) into the environment of {place}, and restart it."
 )
+REACH = "Start it, or mend MLFLOW_TRACKING_URI and the way there in the environment of {place}."
 PLACES = {"from_worker": "a worker", "from_triggerer": "the triggerer"}
 """Task of the DAG `bench_doctor` → where it runs."""
 
 
-SIGN_OF_ERROR = re.compile(r"Error|cannot be started|exit code")
+EXCEPTION = re.compile(r"(?!TaskDeferralError)[\w.]*(Error|Refused|Failed|Exception): ")
+"""The end of a traceback; that a trigger failed says less than why."""
 
 
 class Version(Answer):
@@ -134,7 +148,7 @@ class Doctor:
 
     def _dags(self) -> Iterator[Finding]:
         for name in (DAG, DOCTOR_DAG):
-            dag = self._of(name).find_dag()
+            dag = self.airflow.find(f"/dags/{name}", Dag)
             if dag is None:
                 to_do = (
                     "Put the files of the folder dags into Airflow's dags folder; it looks every few minutes."
@@ -156,26 +170,20 @@ class Doctor:
 
     def _from_inside(self) -> Iterator[Finding]:
         """What a worker and the triggerer say of themselves, in a run of a DAG made for that."""
-        inside = self._of(DOCTOR_DAG)
-        run_id = f"doctor-{self.new_id()}"
-        try:
-            inside.start_run(run_id, {"mlflow_url": self.mlflow_url}, note="tipbench airflow doctor")
-        except AirflowRefused as error:
-            yield Finding(part="a run from inside", ok=False, says=error.message, to_do=error.hint)
-            return
-        tasks = self._wait(inside, run_id)
-        for name, place in PLACES.items():
-            task = next((task for task in tasks if task.task_id == name), TaskInstance(task_id=name))
-            yield from self._look(inside, run_id, task, place)
-
-    def _wait(self, inside: Airflow, run_id: str) -> tuple[TaskInstance, ...]:
+        known = self.airflow
+        inside = Airflow(known.url, known.username, known.password, known.token, DOCTOR_DAG)
+        run_id, conf = f"doctor-{self.new_id()}", {"mlflow_url": self.mlflow_url}
         end = time.monotonic() + self.seconds
-        while True:
-            run = inside.find_run(run_id)
-            tasks = inside.list_tasks(run_id)
-            if (run is not None and run.state in ENDED) or time.monotonic() > end:
-                return tasks
-            time.sleep(LOOK_SECONDS)
+        with closing(inside):
+            try:
+                _patiently(lambda: inside.start_run(run_id, conf, note="tipbench airflow doctor"), until=end)
+            except AirflowRefused as error:
+                yield Finding(part="a run from inside", ok=False, says=error.message, to_do=error.hint)
+                return
+            tasks = _wait(inside, run_id, until=end)
+            for name, place in PLACES.items():
+                task = next((task for task in tasks if task.task_id == name), TaskInstance(task_id=name))
+                yield from self._look(inside, run_id, task, place)
 
     def _look(self, inside: Airflow, run_id: str, task: TaskInstance, place: str) -> Iterator[Finding]:
         if task.state != "success":
@@ -189,22 +197,42 @@ class Doctor:
                 # Models and engines matter on hosts that collect; the next worker may be another one.
                 part = f"{'MLflow' if is_mlflow else finding.part} from {place}"
                 says = f"{finding.says} ({seen.host})"
-                yield finding.model_copy(update={"part": part, "says": says, "needed": is_mlflow})
+                to_do = REACH.format(place=place) if is_mlflow and not finding.ok else finding.to_do
+                found = {"part": part, "says": says, "to_do": to_do, "needed": is_mlflow}
+                yield finding.model_copy(update=found)
 
     def _explain(self, inside: Airflow, run_id: str, task: TaskInstance, place: str) -> Finding:
         """Why a task did not answer, from its state and its log."""
         lines = inside.read_log(run_id, task, try_number=task.try_number) if task.try_number else []
-        said = next((line for line in reversed(lines) if SIGN_OF_ERROR.search(line)), "")
-        if "tipbench_airflow" in said:
+        said = next((line for line in reversed(lines) if EXCEPTION.match(line)), "")
+        if "No module named 'tipbench_airflow" in said:
             to_do = INSTALL.format(place=place)
         elif "TIPBENCH_BIN" in said:
             to_do = f"Set TIPBENCH_BIN in the environment of {place} to the command `tipbench`."
+        elif said:
+            to_do = f"Its log says more: {inside.link(run_id)}"
         else:
             to_do = f"Is {place} running, and does a worker serve the queue? See {inside.link(run_id)}"
-        waits = f"no answer within {self.seconds:g} s; its task is {task.state or 'not begun'}"
-        return Finding(part=f"MLflow from {place}", ok=False, says=said or waits, to_do=to_do)
+        state = f"no answer: its task is {task.state or 'not begun'}"
+        return Finding(part=f"MLflow from {place}", ok=False, says=said or state, to_do=to_do)
 
-    def _of(self, dag: str) -> Airflow:
-        """The same Airflow, for another DAG."""
-        from_here = self.airflow
-        return Airflow(from_here.url, from_here.username, from_here.password, from_here.token, dag)
+
+def _wait(inside: Airflow, run_id: str, *, until: float) -> tuple[TaskInstance, ...]:
+    """The tasks of the run when it has ended, or at that moment."""
+    while True:
+        run = _patiently(lambda: inside.find_run(run_id), until=until)
+        tasks = _patiently(lambda: inside.list_tasks(run_id), until=until)
+        if (run is not None and run.state in ENDED) or time.monotonic() > until:
+            return tasks
+        time.sleep(LOOK_SECONDS)
+
+
+def _patiently(ask: Callable[[], T], *, until: float) -> T:
+    """The answer of an Airflow that may be busy, until that moment; what is asked here may be asked twice."""
+    while True:
+        try:
+            return ask()
+        except AirflowUnavailable:
+            if time.monotonic() > until:
+                raise
+            time.sleep(LOOK_SECONDS)

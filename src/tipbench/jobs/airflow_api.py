@@ -66,11 +66,24 @@ class TaskInstance(Answer):
     try_number: int = 0
 
 
+class Raised(Answer):
+    """An exception that a task ended with."""
+
+    exc_type: str
+    exc_value: str
+
+
 class LogLine(Answer):
     """A line of a task's log; what has no time is about the log, not of it."""
 
     event: str
     timestamp: str | None = None
+    error_detail: tuple[Raised, ...] | None = None
+
+    def texts(self) -> list[str]:
+        """What it says, and which exceptions it tells of."""
+        raised = (f"{each.exc_type}: {each.exc_value}" for each in self.error_detail or ())
+        return [line for text in (self.event, *raised) for line in text.split("\n")]
 
 
 class _Token(Answer):
@@ -147,7 +160,7 @@ class Airflow:
         path = f"{self._run_path(run_id)}/taskInstances/{quote(task.task_id, safe='')}/logs/{try_number}"
         log = self.find(path, _Log, query={"map_index": str(task.map_index)}) or _Log()
         lines = (LogLine(event=each, timestamp="") if isinstance(each, str) else each for each in log.content)
-        return [text for line in lines if line.timestamp is not None for text in line.event.split("\n")]
+        return [text for line in lines if line.timestamp is not None for text in line.texts()]
 
     def link(self, run_id: str) -> str:
         """Where people see the run in Airflow's own pages."""

@@ -9,7 +9,7 @@ from tipbench.judging.blocks import Block, Member
 from tipbench.records import Rubric
 from tipbench.scores import find_levels, make_scores
 from tipbench.stats import Score, leaderboard, next_batch, p_best
-from tipbench.stats.batches import CERTAIN
+from tipbench.stats.batches import CERTAIN, HOPELESS
 from tipbench.stats.futility import gate_is_open
 from tipbench.stats.scores import read_scores
 from tipbench.tracking.cells import StoredCell
@@ -49,6 +49,11 @@ def find_beside(
         if cell.facts.arm in best
     }
     return {run_id: slots for run_id, slots in beside.items() if slots}
+
+
+def find_hopeless(scores: Sequence[Score]) -> set[str]:
+    """The arms that are the best with hardly any chance; one that nobody judged yet is none of them."""
+    return {str(arm) for arm, chance in p_best(scores).items() if chance < HOPELESS}
 
 
 def draw_next(

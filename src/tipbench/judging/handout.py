@@ -8,7 +8,7 @@ from tipbench.errors import TrackingUnavailable
 from tipbench.judging.anchors import REST_SITTINGS
 from tipbench.judging.backlog import Backlog, recent_anchors
 from tipbench.judging.blocks import Block, accompany, draw_blocks, split_sections
-from tipbench.judging.choosing import board_scores, draw_next, draw_second, find_beside
+from tipbench.judging.choosing import board_scores, draw_next, draw_second, find_beside, find_hopeless
 from tipbench.judging.closing import Registrar
 from tipbench.judging.sheet import Desk, Sitting, build_sitting
 from tipbench.judging.spots import draw_spots
@@ -96,6 +96,7 @@ def _draw_blocks(
     evidence = backlog.evidence
     scores = board_scores(evidence, cells, backlog.pack_of(cells[-1].facts.pack_hash).rubric)
     beside = find_beside(evidence, cells, scores=scores, champion=request.champion)
+    hopeless = find_hopeless(scores) - {request.champion}
     blocks: list[Block] = []
     if request.items is not None and request.decisive:
         blocks = draw_next(
@@ -103,7 +104,7 @@ def _draw_blocks(
         )
     if not blocks:
         blocks = draw_blocks(cells, taken=taken, limit=request.blocks, items=request.items, rng=rng)
-        return accompany(blocks, cells, beside=beside, rng=rng)
+        return _accompany(blocks, cells, beside=beside, hopeless=hopeless, rng=rng)
     drawn = {run_id: set(slots) for run_id, slots in taken.items()}
     for member in (member for block in blocks for member in block.members):
         drawn.setdefault(member.cell.run.run_id, set()).add(member.slot)
@@ -114,7 +115,26 @@ def _draw_blocks(
     beside = {run_id: slots for run_id, slots in beside.items() if run_id in used_up}
     # What is left of a scenario may be failures alone: they cost nothing and must count too.
     left = draw_blocks(cells, taken=drawn, limit=0, rng=rng)
-    return [*accompany(blocks, cells, beside=beside, rng=rng), *left]
+    return [*_accompany(blocks, cells, beside=beside, hopeless=hopeless, rng=rng), *left]
+
+
+def _accompany(
+    blocks: Sequence[Block],
+    cells: Sequence[StoredCell],
+    *,
+    beside: Mapping[str, Set[int]],
+    hopeless: Set[str | None],
+    rng: Random,
+) -> list[Block]:
+    """The blocks, with company for those that decide something.
+
+    What is left of arms that cannot win is judged without: whom it is compared with does not matter.
+    """
+    found: list[Block] = []
+    for block in blocks:
+        alone = {member.cell.facts.arm for member in block.members} <= hopeless
+        found += [block] if alone else accompany([block], cells, beside=beside, rng=rng)
+    return found
 
 
 def _is_even(cells: Sequence[StoredCell], taken: Mapping[str, Set[int]]) -> bool:

@@ -76,8 +76,8 @@ class ChampionArm(Record):
 class PromotionFacts(Record):
     """Who became champion, why, and after whom. `origin` is the first promotion of the same arm, if not this.
 
-    `look` is the run of the look that decided; `gate` is what the gate said, in words, `gate.json` of the run the
-    whole of it. `overruled` are the rules that a forced promotion went against.
+    `look` is the run of the look that decided; `gate` is what the gate said, in words; the whole of it is in
+    `gate.json` of the run. `overruled` are the rules that a forced promotion went against.
     """
 
     how: How
