@@ -89,7 +89,7 @@ def test_the_demo_is_ready_to_click_through_and_touches_nothing(browser: Browser
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     with run_demo(home) as demo:
         sign_in(page, demo)
-        expect(page.get_by_label("Demo")).to_contain_text("invented")
+        expect(page.get_by_role("complementary", name="Demo")).to_contain_text("invented")
         shoot(page, "demo-experiments")
         page.get_by_role("link", name="tip-bench-demo", exact=True).click()
         expect(page.get_by_test_id("standings")).to_contain_text("demo-large+v3-few-shot")
@@ -106,7 +106,7 @@ def test_the_demo_is_ready_to_click_through_and_touches_nothing(browser: Browser
         expect(page.get_by_test_id("tip")).to_be_visible()
         shoot(page, "demo-judge")
         page.get_by_role("link", name="Jobs", exact=True).click()
-        page.get_by_role("rowheader").get_by_role("link").click()
+        page.get_by_role("rowheader").get_by_role("link").first.click()
         expect(page.get_by_test_id("state")).to_have_text("done", timeout=120_000)
         first = demo.password
     made = home / "serve-demo"

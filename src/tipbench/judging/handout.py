@@ -13,6 +13,7 @@ from tipbench.judging.closing import Registrar
 from tipbench.judging.sheet import Desk, Sitting, build_sitting
 from tipbench.judging.spots import draw_spots
 from tipbench.records import LAZY_KINDS, Drawn, content_hash
+from tipbench.stats import Score
 from tipbench.tracking.cells import StoredCell
 from tipbench.tracking.sittings import LEASE_MS, LIVE_LEASE_MS, SittingFacts, sitting_write
 from tipbench.tracking.stamps import Stamps
@@ -96,7 +97,6 @@ def _draw_blocks(
     evidence = backlog.evidence
     scores = board_scores(evidence, cells, backlog.pack_of(cells[-1].facts.pack_hash).rubric)
     beside = find_beside(evidence, cells, scores=scores, champion=request.champion)
-    hopeless = find_hopeless(scores) - {request.champion}
     blocks: list[Block] = []
     if request.items is not None and request.decisive:
         blocks = draw_next(
@@ -104,7 +104,7 @@ def _draw_blocks(
         )
     if not blocks:
         blocks = draw_blocks(cells, taken=taken, limit=request.blocks, items=request.items, rng=rng)
-        return _accompany(blocks, cells, beside=beside, hopeless=hopeless, rng=rng)
+        return _accompany(blocks, cells, beside=beside, scores=scores, champion=request.champion, rng=rng)
     drawn = {run_id: set(slots) for run_id, slots in taken.items()}
     for member in (member for block in blocks for member in block.members):
         drawn.setdefault(member.cell.run.run_id, set()).add(member.slot)
@@ -115,7 +115,8 @@ def _draw_blocks(
     beside = {run_id: slots for run_id, slots in beside.items() if run_id in used_up}
     # What is left of a scenario may be failures alone: they cost nothing and must count too.
     left = draw_blocks(cells, taken=drawn, limit=0, rng=rng)
-    return [*_accompany(blocks, cells, beside=beside, hopeless=hopeless, rng=rng), *left]
+    company = _accompany(blocks, cells, beside=beside, scores=scores, champion=request.champion, rng=rng)
+    return [*company, *left]
 
 
 def _accompany(
@@ -123,13 +124,17 @@ def _accompany(
     cells: Sequence[StoredCell],
     *,
     beside: Mapping[str, Set[int]],
-    hopeless: Set[str | None],
+    scores: Sequence[Score],
+    champion: str | None,
     rng: Random,
 ) -> list[Block]:
     """The blocks, with company for those that decide something.
 
     What is left of arms that cannot win is judged without: whom it is compared with does not matter.
     """
+    if not beside:
+        return [*blocks]
+    hopeless = find_hopeless(scores) - {champion}
     found: list[Block] = []
     for block in blocks:
         alone = {member.cell.facts.arm for member in block.members} <= hopeless
