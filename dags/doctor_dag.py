@@ -35,7 +35,7 @@ def from_worker(params: Any = None):
 def bench_doctor() -> None:
     """Two tasks, side by side."""
     from_worker()
-    Examine(task_id="from_triggerer", limit=LIMIT)
+    Examine(task_id="from_triggerer", limit=LIMIT, retries=0)
 
 
 DAG = bench_doctor()

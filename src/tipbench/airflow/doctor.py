@@ -203,7 +203,8 @@ class Doctor:
 
     def _explain(self, inside: Airflow, run_id: str, task: TaskInstance, place: str) -> Finding:
         """Why a task did not answer, from its state and its log."""
-        lines = inside.read_log(run_id, task, try_number=task.try_number) if task.try_number else []
+        tries = range(1, task.try_number + 1)
+        lines = [line for number in tries for line in inside.read_log(run_id, task, try_number=number)]
         said = next((line for line in reversed(lines) if EXCEPTION.match(line)), "")
         if "No module named 'tipbench_airflow" in said:
             to_do = INSTALL.format(place=place)
