@@ -22,7 +22,7 @@ def commands() -> list[list[str]]:
     return [shlex.split(line.removeprefix("$ tipbench "), comments=True) for line in lines]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_commands_of_the_readme_work(cli: Cli, experiment_name: str) -> None:
     done: list[str] = []
     for words in commands():
@@ -38,7 +38,7 @@ def test_the_commands_of_the_readme_work(cli: Cli, experiment_name: str) -> None
     assert done == ["models", "collect", "compare", "judge", "judge", "compare"]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_demo_does_the_main_job_and_says_what_to_type_next(cli: Cli) -> None:
     outcome = cli.ok("demo")
     assert "12 cells are in experiment 'tip-bench-demo'" in outcome.out

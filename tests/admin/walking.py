@@ -152,7 +152,7 @@ def walk_orders(walk: Walk) -> None:
     assert page.get_by_test_id("state").inner_text() == "done", page.get_by_test_id("log").inner_text()
     walk.go("jobs", "/jobs")
     page.get_by_role("rowheader").get_by_role("link").first.click()
-    expect(page.get_by_test_id("log")).to_contain_text("reward per tip")
+    expect(page.get_by_test_id("log")).to_contain_text("rewards per tip")
     walk.look("job")
 
 
