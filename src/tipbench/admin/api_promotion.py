@@ -54,6 +54,8 @@ class PromotionLine(Record):
     since: str
     by: str
     reason: str
+    overruled: tuple[str, ...]
+    """The rules of the gate that a forced one went against."""
     experiment: str
     in_force: bool
     doubtful: tuple[str, ...]
@@ -150,6 +152,7 @@ def list_history(parts: Parts, pack: str) -> History:
             since=format_time(each.run.start_time),
             by=each.facts.by,
             reason=each.facts.reason or each.facts.gate,
+            overruled=each.facts.overruled,
             experiment=each.facts.experiment,
             in_force=each.run.run_id == in_force,
             doubtful=each.doubtful,
