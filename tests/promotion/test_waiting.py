@@ -29,10 +29,8 @@ def take_in(campaign: Campaign, path: Path, *, close: bool = False) -> None:
     campaign.judging().take_in(path, experiment=campaign.experiment, judged_by=None, close=close)
 
 
-def test_all_judged_ends_the_wait_and_a_refused_sitting_reopens_it(campaign: Campaign) -> None:
-    assert end_of(campaign) is None
-    campaign.judge()
-    assert end_of(campaign) == "nothing waits for a judge"
+def check_refusal_reopens(campaign: Campaign) -> None:
+    """Refused, its only sitting holds the wait again; accepted, it does not."""
     judging = campaign.judging()
     [sitting] = judging.status(experiment=campaign.experiment).sittings
     refusal = Decision(sitting=sitting.sitting, accept=False, reason="drunk", by="ada")
@@ -40,6 +38,13 @@ def test_all_judged_ends_the_wait_and_a_refused_sitting_reopens_it(campaign: Cam
     assert end_of(campaign) is None
     judging.decide(refusal.model_copy(update={"accept": True}), experiment=campaign.experiment)
     assert end_of(campaign) is not None
+
+
+def test_all_judged_ends_the_wait_and_a_refused_sitting_reopens_it(campaign: Campaign) -> None:
+    assert end_of(campaign) is None
+    campaign.judge()
+    assert end_of(campaign) == "nothing waits for a judge"
+    check_refusal_reopens(campaign)
 
 
 def test_a_look_that_decided_ends_the_wait_until_its_ground_is_taken_away(campaign: Campaign) -> None:
@@ -49,13 +54,7 @@ def test_a_look_that_decided_ends_the_wait_until_its_ground_is_taken_away(campai
     report = campaign.gate().ask(Asked(campaign.experiment))
     assert (report.answer, report.look) == ("promote", 1)
     assert end_of(campaign) == f"the gate has decided: promote (look {report.look_run})"
-    judging = campaign.judging()
-    [sitting] = judging.status(experiment=campaign.experiment).sittings
-    refusal = Decision(sitting=sitting.sitting, accept=False, reason="drunk", by="ada")
-    judging.decide(refusal, experiment=campaign.experiment)
-    assert end_of(campaign) is None
-    judging.decide(refusal.model_copy(update={"accept": True}), experiment=campaign.experiment)
-    assert end_of(campaign) is not None
+    check_refusal_reopens(campaign)
     replace(campaign, levels=campaign.levels | {"late": 9.0}).collect()
     assert end_of(campaign) is None, "the look knew nothing of this arm"
 

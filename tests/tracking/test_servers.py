@@ -1,15 +1,15 @@
 """Servers that are strange, strict, elsewhere or not MLflow at all."""
 
 import base64
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
+from tests.http_server import serve
 from tests.mlflow_server import MlflowServer, free_port
 from tests.tracking.writing import TEXTS, make_write
 from tipbench.errors import TrackingError, TrackingRefused, TrackingUnavailable, UsageError
@@ -48,15 +48,8 @@ def scripted_server(script: Script) -> Generator[str]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Says nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serve(Handler) as url:
+        yield url
 
 
 def open_at(url: str, home: Path, **more: str) -> Tracking:
