@@ -75,16 +75,20 @@ class Rubric(Record):
         return sum(scale.weight * scores[scale.name] for scale in self.scales)
 
     @property
+    def judged_ends(self) -> tuple[float, float]:
+        """The lowest and the highest that the judged part can be."""
+        ends = [(scale.weight * scale.minimum, scale.weight * scale.maximum) for scale in self.scales]
+        return sum(map(min, ends)), sum(map(max, ends))
+
+    @property
     def lowest(self) -> float:
         """The lowest composite there is: what a failed candidate counts with."""
-        worst = sum(min(s.weight * s.minimum, s.weight * s.maximum) for s in self.scales)
-        return worst + sum(min(0.0, flag.weight) for flag in self.flags)
+        return self.judged_ends[0] + sum(min(0.0, flag.weight) for flag in self.flags)
 
     @property
     def highest(self) -> float:
         """The highest composite there is."""
-        best = sum(max(s.weight * s.minimum, s.weight * s.maximum) for s in self.scales)
-        return best + sum(max(0.0, flag.weight) for flag in self.flags)
+        return self.judged_ends[1] + sum(max(0.0, flag.weight) for flag in self.flags)
 
 
 class Scenario(Record):

@@ -52,6 +52,18 @@ def test_anchors_without_room_on_both_sides_are_hidden_only_where_no_others_are_
     assert len(choose(at_the_ends)) == 6
 
 
+@pytest.mark.parametrize("scenario", [scenario.id for scenario in PACK.scenarios if scenario.set == "core"])
+@pytest.mark.parametrize("offset", [4.0, -4.0])
+def test_an_offset_of_four_is_refused_though_the_scale_ends_before_it(scenario: str, offset: float) -> None:
+    """A sitting on one scenario: all six of its anchors, those at the ends among them."""
+    for seed in range(20):
+        judge = Simulated(Judge(offset=offset, scatter=0.0), Random(seed))
+        for anchor in PACK.anchors:
+            if anchor.scenario == scenario:
+                judge.score(anchor.text, [])
+        assert judge.expected[0] == "refused", seed
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("anchors", "seen"), [(6, 0.85), (4, 0.60)])
 def test_the_bars_hold_over_a_thousand_sittings(anchors: int, seen: float) -> None:

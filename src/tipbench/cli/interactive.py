@@ -103,4 +103,6 @@ def _why(drift: StoredDrift | None) -> str:
     if drift is None:
         return "no reason was stored"
     names = drift.alarms or ("offset",)
-    return "; ".join(ALARMS[name].format(offset=drift.offset, slope=drift.slope or 0.0) for name in names)
+    return "; ".join(
+        ALARMS[name].format(offset=drift.believed_offset, slope=drift.slope or 0.0) for name in names
+    )

@@ -61,8 +61,7 @@ def _draw(
 
 
 def _has_room(judged: float, rubric: Rubric) -> bool:
-    ends = [(scale.weight * scale.minimum, scale.weight * scale.maximum) for scale in rubric.scales]
-    low, high = sum(map(min, ends)), sum(map(max, ends))
+    low, high = rubric.judged_ends
     return low + ROOM * (high - low) <= judged <= high - ROOM * (high - low)
 
 

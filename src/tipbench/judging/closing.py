@@ -94,17 +94,20 @@ def measure_drift(said: Said, noise: Noise) -> Drift:
     """How far the answers to the hidden anchors are off their references."""
     answers, rubric = said.answers, said.pack.rubric
     known = {anchor.id: anchor for anchor in said.pack.anchors}
-    pairs = [
-        (
-            rubric.composite(answers[item.id].scores, answers[item.id].flags),
-            anchor_composite(known[item.anchor], rubric),
-        )
+    shown = [
+        (known[item.anchor], answers[item.id])
         for item in said.key.items
         if item.anchor in known and item.id in answers
     ]
+    by_code = [
+        rubric.composite(answer.scores, answer.flags) - rubric.judged_part(answer.scores)
+        for _, answer in shown
+    ]
+    low, high = rubric.judged_ends
     return drift(
-        [given for given, _ in pairs],
-        [reference for _, reference in pairs],
+        [rubric.composite(answer.scores, answer.flags) for _, answer in shown],
+        [anchor_composite(anchor, rubric) for anchor, _ in shown],
+        ends=[(low + flags, high + flags) for flags in by_code],
         repeat_sd=noise.repeat_sd,
         offset_sd=noise.offset_sd,
     )
@@ -191,6 +194,7 @@ def _finish_close(run_id: str, closed: Closed, examined: Examined, registrar: Re
         anchors=found.anchors,
         exact=found.exact,
         unanchored=found.unanchored,
+        roomy_offset=found.roomy_offset,
     )
     tags = {
         "tipbench.closed": closed.model_dump_json(),

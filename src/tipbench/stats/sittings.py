@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy as np
+
 from tipbench.errors import UsageError
 from tipbench.stats.quantiles import chi2_quantile
 from tipbench.stats.scores import Floats, finite_array
@@ -22,6 +24,8 @@ REPEAT_SD_RANGE = (0.5 * REPEAT_SD, 1.5 * REPEAT_SD)
 one who repeats himself word for word is still allowed to differ from the references."""
 FAR_OFF = 3.0
 _ALARM = 2.576
+_ROUNDS = 100
+"""With five of six anchors at an end every round leaves 5/6 of what is missing."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Drift:
     anchors: int
     exact: bool
     """All anchors hit exactly."""
+    roomy_offset: float = 0.0
+    """The offset with scores at an end of the scale read as "at least so far"; without any the same."""
 
     @property
     def unanchored(self) -> bool:
@@ -49,7 +55,7 @@ class Drift:
     @property
     def refused(self) -> bool:
         """Whether the sitting must not count until a person accepts it."""
-        return bool(self.alarms & {"scale", "carelessness"}) or abs(self.offset) > FAR_OFF
+        return bool(self.alarms & {"scale", "carelessness"}) or abs(self.roomy_offset) > FAR_OFF
 
 
 @dataclass(frozen=True)
@@ -79,8 +85,11 @@ def drift(
     repeat_sd: float = REPEAT_SD,
     reference_sd: float = REFERENCE_SD,
     offset_sd: float = OFFSET_SD,
+    ends: Sequence[tuple[float, float]] | None = None,
 ) -> Drift:
     """How far the given scores of the anchors are off their references, and whether that is alarming.
+
+    `ends` are the lowest and the highest score that each anchor could have got.
 
     Raises:
         BadScores: a score is not a finite number.
@@ -107,6 +116,7 @@ def drift(
         alarms=alarms,
         anchors=anchors,
         exact=not errors.any(),
+        roomy_offset=_fit_roomy_offset(scores, errors, ends) if ends else offset,
     )
 
 
@@ -144,6 +154,18 @@ def fit_noise(changes: Iterable[Sequence[float]], offsets: Sequence[tuple[float,
         # The offsets scatter by chance too: take that part off.
         offset_sd = math.sqrt(max(0.0, fmean(offset**2 - se**2 for offset, se in offsets)))
     return Noise(repeat_sd, offset_sd, repeats, len(offsets))
+
+
+def _fit_roomy_offset(scores: Floats, errors: Floats, ends: Sequence[tuple[float, float]]) -> float:
+    """The mean error, where a score at an end counts with the mean itself if that lies beyond it."""
+    lowest = finite_array([low for low, _ in ends], what="ends")
+    highest = finite_array([high for _, high in ends], what="ends")
+    offset = float(errors.mean())
+    for _ in range(_ROUNDS):
+        beyond = np.where(scores >= highest, np.maximum(errors, offset), errors)
+        beyond = np.where(scores <= lowest, np.minimum(beyond, offset), beyond)
+        offset = float(beyond.mean())
+    return offset
 
 
 def _fit_slope(scores: Floats, truth: Floats) -> float | None:

@@ -108,6 +108,13 @@ class StoredDrift(Record):
     anchors: int
     exact: bool
     unanchored: bool = False
+    roomy_offset: float | None = None
+    """As in `Drift`; None in sittings that were closed before it was measured."""
+
+    @property
+    def believed_offset(self) -> float:
+        """What the rule went by."""
+        return self.offset if self.roomy_offset is None else self.roomy_offset
 
 
 class Decision(Record):
