@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 from tests.fault_proxy import FAULTS, Fault, FaultProxy, Plan
@@ -51,10 +51,9 @@ class Bench:
 
 
 @dataclass
-class Outcome:
-    """What a row left behind."""
+class Struck:
+    """How a command went whose request was struck, and the same command again."""
 
-    facts: dict[str, Any]
     requests: int
     struck: list[str]
     generations: int
@@ -62,8 +61,39 @@ class Outcome:
     complaints: str
 
 
-def run_row(bench: Bench, command: str, last: Path, *, experiment: str, fault: Fault, at: int) -> Outcome:
-    """The command with one fault, then the command again without."""
+class Row(Protocol):
+    """What a row left behind: how it went, and what must be the same whatever happened."""
+
+    @property
+    def went(self) -> Struck: ...
+    @property
+    def facts(self) -> object: ...
+
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+
+@dataclass
+class Outcome:
+    """A row of collect or apply."""
+
+    went: Struck
+    facts: dict[str, Any]
+
+
+def strike(
+    bench: Bench,
+    arguments: tuple[str, str, str],
+    *,
+    fault: Fault,
+    at: int,
+    look: Callable[[], None] = lambda: None,
+) -> Struck:
+    """The command with one fault, then the command again without; `look` is called after each.
+
+    `arguments` are the command, its experiment, and what it works on.
+    """
+    command, experiment, last = arguments
     home = bench.home()
     count_file = home / "generations"
     count_file.touch()
@@ -83,19 +113,36 @@ def run_row(bench: Bench, command: str, last: Path, *, experiment: str, fault: F
     )
     with FaultProxy(bench.url, plan) as proxy:
         for _ in range(2 if fault != "none" else 1):
-            arguments = [command, proxy.url, str(home), experiment, str(count_file), str(last)]
             process = subprocess.Popen(
-                [sys.executable, str(DRIVER), *arguments], stderr=subprocess.PIPE, text=True, cwd=bench.work
+                [
+                    sys.executable,
+                    str(DRIVER),
+                    command,
+                    proxy.url,
+                    str(home),
+                    experiment,
+                    str(count_file),
+                    last,
+                ],
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=bench.work,
             )
             victim.append(process)
             complaints = process.communicate(timeout=900)[1]
             codes.append(process.returncode)
             bench.wait_for_server()
             proxy.wait_for_late_ones()
-    facts = read_facts(bench.url, experiment)
+            look()
     generations = len(count_file.read_text().splitlines())
     shutil.rmtree(home)
-    return Outcome(facts, len(proxy.requests), proxy.struck, generations, codes, complaints)
+    return Struck(len(proxy.requests), proxy.struck, generations, codes, complaints)
+
+
+def run_row(bench: Bench, command: str, last: Path, *, experiment: str, fault: Fault, at: int) -> Outcome:
+    """Collect or apply, struck and again, and what is in the store then."""
+    went = strike(bench, (command, experiment, str(last)), fault=fault, at=at)
+    return Outcome(went, read_facts(bench.url, experiment))
 
 
 def positions(requests: int) -> range:
@@ -103,21 +150,21 @@ def positions(requests: int) -> range:
     return range(0, requests, int(os.environ.get("TIPBENCH_FAULT_STEP", "10")))
 
 
-def faults_at(at: int) -> tuple[Fault, ...]:
+def faults_at(place: int) -> tuple[Fault, ...]:
     """All of them, or one in turn where that is asked for."""
-    return (FAULTS[at % len(FAULTS)],) if os.environ.get("TIPBENCH_FAULT_TURN") else FAULTS
+    return (FAULTS[place % len(FAULTS)],) if os.environ.get("TIPBENCH_FAULT_TURN") else FAULTS
 
 
 def check_row(outcome: Outcome, expected: Outcome, fault: Fault) -> list[str]:
     """What is wrong with a row."""
     wrong: list[str] = []
-    if outcome.codes[-1] != 0:
-        wrong.append(f"the second run ended with {outcome.codes[-1]}: {outcome.complaints[-300:]}")
+    if outcome.went.codes[-1] != 0:
+        wrong.append(f"the second run ended with {outcome.went.codes[-1]}: {outcome.went.complaints[-300:]}")
     if outcome.facts != expected.facts:
         wrong.append("the store differs from the fault-free one")
     in_flight = 1 if fault == "kill_client" else 0
-    if outcome.generations > expected.generations + in_flight:
-        wrong.append(f"{outcome.generations} generations for {expected.generations} cells")
+    if outcome.went.generations > expected.went.generations + in_flight:
+        wrong.append(f"{outcome.went.generations} generations for {expected.went.generations} cells")
     return wrong
 
 
@@ -133,25 +180,29 @@ def write_table(command: str, rows: list[tuple[int, str, dict[str, str]]]) -> st
     return "\n".join(lines) + "\n"
 
 
-def run_table(bench: Bench, command: str, *, prepare: Callable[[], tuple[str, Path]]) -> None:
+def run_table(
+    command: str,
+    *,
+    run: Callable[[Fault, int], AnyRow],
+    check: Callable[[AnyRow, AnyRow, Fault], list[str]],
+    places: Callable[[int], range] = positions,
+    faults: Callable[[int], tuple[Fault, ...]] = faults_at,
+) -> None:
     """Every row must leave what the fault-free command leaves; all that do not are named."""
-    experiment, last = prepare()
-    expected = run_row(bench, command, last, experiment=experiment, fault="none", at=-1)
-    assert expected.codes == [0], expected.complaints
+    expected = run("none", -1)
+    assert expected.went.codes == [0], expected.went.complaints
     rows: list[tuple[int, str, dict[str, str]]] = []
     wrong: list[str] = []
-    for at in positions(expected.requests):
+    for place, at in enumerate(places(expected.went.requests)):
         cells: dict[str, str] = dict.fromkeys(FAULTS, "")
         name = ""
-        for fault in faults_at(at):
-            experiment, last = prepare()
-            outcome = run_row(bench, command, last, experiment=experiment, fault=fault, at=at)
-            problems = check_row(outcome, expected, fault)
-            wrong += [f"{command} request {at} {outcome.struck} {fault}: {problem}" for problem in problems]
-            cells[fault] = (
-                "WRONG" if problems else f"same ({outcome.codes[0]})" if outcome.struck else "not reached"
-            )
-            name = outcome.struck[0] if outcome.struck else name
+        for fault in faults(place):
+            row = run(fault, at)
+            struck = row.went.struck
+            problems = check(row, expected, fault)
+            wrong += [f"{command} request {at} {struck} {fault}: {problem}" for problem in problems]
+            cells[fault] = "WRONG" if problems else f"same ({row.went.codes[0]})" if struck else "not reached"
+            name = struck[0] if struck else name
         rows.append((at, name, cells))
         if folder := os.environ.get("TIPBENCH_FAULT_TABLE"):
             Path(folder, f"{command}.md").write_text(write_table(command, rows), encoding="utf-8")

@@ -6,7 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.faults.table import Bench, run_row, run_table
+from tests.fault_proxy import Fault
+from tests.faults.table import Bench, Outcome, check_row, run_row, run_table
 from tests.sheets import judge_soundly
 from tipbench.cli.session import make_stamps
 from tipbench.collect import Store, collect_cells, plan_collect
@@ -24,8 +25,13 @@ CELLS = 2
 def test_apply_survives_every_fault_at_every_request(bench: Bench) -> None:
     base = f"base-{uuid4().hex[:8]}"
     outcome = run_row(bench, "collect", bench.pack, experiment=base, fault="none", at=-1)
-    assert outcome.codes == [0], outcome.complaints
-    run_table(bench, "apply", prepare=lambda: prepare_sheet(bench, base))
+    assert outcome.went.codes == [0], outcome.went.complaints
+
+    def run(fault: Fault, at: int) -> Outcome:
+        name, sheet = prepare_sheet(bench, base)
+        return run_row(bench, "apply", sheet, experiment=name, fault=fault, at=at)
+
+    run_table("apply", run=run, check=check_row)
 
 
 def prepare_sheet(bench: Bench, base: str) -> tuple[str, Path]:

@@ -4,9 +4,14 @@ from uuid import uuid4
 
 import pytest
 
-from tests.faults.table import Bench, run_table
+from tests.fault_proxy import Fault
+from tests.faults.table import Bench, Outcome, check_row, run_row, run_table
 
 
 @pytest.mark.timeout(7200)
 def test_collect_survives_every_fault_at_every_request(bench: Bench) -> None:
-    run_table(bench, "collect", prepare=lambda: (f"collect-{uuid4().hex[:8]}", bench.pack))
+    def run(fault: Fault, at: int) -> Outcome:
+        name = f"collect-{uuid4().hex[:8]}"
+        return run_row(bench, "collect", bench.pack, experiment=name, fault=fault, at=at)
+
+    run_table("collect", run=run, check=check_row)

@@ -4,20 +4,16 @@
 them, and writes the table beside.
 """
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Generator
 from dataclasses import dataclass
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from tests.fault_proxy import FAULTS, Fault, FaultProxy, Plan
+from tests.fault_proxy import FAULTS, Fault
 from tests.faults.servers import run_server
-from tests.faults.table import DRIVER, LATE_SECONDS, Bench, faults_at, positions, write_table
+from tests.faults.table import Bench, Struck, faults_at, positions, run_table, strike
 from tests.official import MlflowClient
 from tests.promotion.campaign import Campaign, make_pack
 from tipbench.settings import Settings
@@ -27,6 +23,9 @@ from tipbench.tracking.looks import RESULT_FILE
 
 DONE = {"gate": (0,), "promote": (0,), "rollback": (0, 2)}
 """How the second run ends. A rollback whose first run was done but for its last answer has nothing left."""
+
+CHAMPION = {"gate": "old", "promote": "new", "rollback": "old"}
+"""Who has the alias in the end."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +37,12 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Row:
-    """What a row left behind: what must be the same whatever happened, and how it went."""
+class Decided:
+    """What a row left behind: chain, looks and champion, and where the alias was after each run."""
 
+    went: Struck
     facts: tuple[object, ...]
-    requests: int
-    struck: list[str]
-    codes: list[int]
     aliases: list[str]
-    complaints: str
 
 
 @pytest.fixture(scope="module")
@@ -96,69 +92,52 @@ def read_facts(bench: Bench, case: Case) -> tuple[object, ...]:
     return steps, sorted(looks), champion_of(bench, case)
 
 
-def run_row(bench: Bench, command: str, *, fault: Fault, at: int) -> Row:
-    """The command with one fault, then the command again without; the alias is looked at after each."""
+def run_row(bench: Bench, command: str, *, fault: Fault, at: int) -> Decided:
+    """The command, struck and again; the alias is looked at after each."""
     case = prepare(bench, command)
-    home = bench.home()
-    codes, aliases, complaints = list[int](), list[str](), ""
-    victim: list[subprocess.Popen[str]] = []
-
-    def kill_client() -> None:
-        victim[-1].kill()
-
-    plan = Plan(
-        fault=fault, at=at, late_seconds=LATE_SECONDS, kill_client=kill_client, kill_server=bench.kill_server
+    aliases: list[str] = []
+    went = strike(
+        bench,
+        (command, case.experiment, case.pack),
+        fault=fault,
+        at=at,
+        look=lambda: aliases.append(champion_of(bench, case)),
     )
-    with FaultProxy(bench.url, plan) as proxy:
-        for _ in range(2 if fault != "none" else 1):
-            arguments = [command, proxy.url, str(home), case.experiment, str(home / "count"), case.pack]
-            process = subprocess.Popen(
-                [sys.executable, str(DRIVER), *arguments], stderr=subprocess.PIPE, text=True, cwd=bench.work
-            )
-            victim.append(process)
-            complaints = process.communicate(timeout=900)[1]
-            codes.append(process.returncode)
-            bench.wait_for_server()
-            proxy.wait_for_late_ones()
-            aliases.append(champion_of(bench, case))
-    shutil.rmtree(home)
-    return Row(read_facts(bench, case), len(proxy.requests), proxy.struck, codes, aliases, complaints)
+    return Decided(went, read_facts(bench, case), aliases)
 
 
-def check_row(command: str, row: Row, expected: Row) -> list[str]:
+def check_row(command: str, row: Decided, expected: Decided) -> list[str]:
     """What is wrong with a row."""
     wrong: list[str] = []
-    if row.codes[-1] not in DONE[command]:
-        wrong.append(f"the second run ended with {row.codes[-1]}: {row.complaints[-300:]}")
+    if row.went.codes[-1] not in DONE[command]:
+        wrong.append(f"the second run ended with {row.went.codes[-1]}: {row.went.complaints[-300:]}")
     if row.facts != expected.facts:
         wrong.append(f"the store differs from the fault-free one: {row.facts}")
+    if row.facts[2] != CHAMPION[command]:
+        wrong.append(f"the champion is {row.facts[2]}")
     if not set(row.aliases) <= {"old", "new"}:
         wrong.append(f"the alias was on {row.aliases}")
     return wrong
 
 
+def every_other(requests: int) -> range:
+    """Half as many places as elsewhere: every row judges an experiment first."""
+    places = positions(requests)
+    return places if places.step == 1 else places[::2]
+
+
+def in_turn(place: int) -> tuple[Fault, ...]:
+    """One fault a place, unless the whole table is asked for."""
+    return faults_at(place) if positions(1).step == 1 else (FAULTS[place % len(FAULTS)],)
+
+
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("command", ["gate", "promote", "rollback"])
+@pytest.mark.parametrize("command", CHAMPION)
 def test_a_decision_survives_every_fault_at_every_request(bench: Bench, command: str) -> None:
-    expected = run_row(bench, command, fault="none", at=-1)
-    assert expected.codes == [0], expected.complaints
-    assert expected.facts[2] == {"gate": "old", "promote": "new", "rollback": "old"}[command]
-    rows: list[tuple[int, str, dict[str, str]]] = []
-    wrong: list[str] = []
-    places = positions(expected.requests)
-    if places.step > 1:
-        places = places[::2]
-    for at in places:
-        cells: dict[str, str] = dict.fromkeys(FAULTS, "")
-        name = ""
-        turn = (FAULTS[(at // places.step) % len(FAULTS)],) if places.step > 1 else faults_at(at)
-        for fault in turn:
-            row = run_row(bench, command, fault=fault, at=at)
-            problems = check_row(command, row, expected)
-            wrong += [f"{command} request {at} {row.struck} {fault}: {problem}" for problem in problems]
-            cells[fault] = "WRONG" if problems else f"same ({row.codes[0]})" if row.struck else "not reached"
-            name = row.struck[0] if row.struck else name
-        rows.append((at, name, cells))
-        if folder := os.environ.get("TIPBENCH_FAULT_TABLE"):
-            Path(folder, f"{command}.md").write_text(write_table(command, rows), encoding="utf-8")
-    assert not wrong, "\n".join(wrong)
+    run_table(
+        command,
+        run=lambda fault, at: run_row(bench, command, fault=fault, at=at),
+        check=lambda row, expected, _: check_row(command, row, expected),
+        places=every_other,
+        faults=in_turn,
+    )
