@@ -26,20 +26,20 @@ SHARED = "TIPBENCH_TEST_SERVER_HOME"
 """Where the shared server lives. Set it yourself to keep one server over several test runs."""
 
 HERE = Path(__file__).parent
-ENGINE = (
+LONG = (
     "test_headline.py",
-    "judging/test_auto_real.py",
     "test_readme.py",
-    "engines/test_contract.py",
-    "engines/test_llamacpp.py",
-    "engines/test_one_memory.py",
+    "faults/test_collect_faults.py",
+    "faults/test_apply_faults.py",
+    "faults/test_promotion_faults.py",
+    "judging/test_auto_real.py",
+    "jobs/test_cancel_memory.py",
+    "judging/test_mcp_killed.py",
     "improve/test_improve_real.py",
     "promotion/test_real_models.py",
-    "jobs/test_cancel_memory.py",
+    "test_interruptions.py",
+    "admin/test_panel.py",
 )
-"""Files that keep the engine busy. They would wait for each other, so one worker takes them all."""
-
-LONG = (*ENGINE, "faults/test_collect_faults.py", "faults/test_apply_faults.py", "test_interruptions.py")
 """Files that are begun first: begun last they would run alone, on one core."""
 
 
@@ -49,6 +49,10 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="tipbench-tests-")
         os.environ[SHARED] = folder
         config.add_cleanup(lambda: _stop_shared_server(Path(folder)))
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        # The small models of the tests may lie in memory side by side, each on a core of its own.
+        os.environ["TIPBENCH_ENGINE_LOCK"] = str(Path(os.environ[SHARED]) / f"{worker}.lock")
+        os.environ["TIPBENCH_THREADS"] = "1"
     for name in ("MLFLOW_TRACKING_URI", "TIPBENCH_MLFLOW_URL", "TIPBENCH_HOME"):
         os.environ.pop(name, None)
     # Started in the background by a script, Ctrl-C is ignored, here and in all that tests interrupt.
@@ -56,12 +60,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files stay together, those that share the engine too, and the longest come first."""
+    """Files stay together, and the longest come first."""
     order = {file: place for place, file in enumerate(LONG)}
     items.sort(key=lambda item: order.get(_file_of(item), len(order)))
     for item in items:
-        file = _file_of(item)
-        item.add_marker(pytest.mark.xdist_group("engine" if file in ENGINE else file))
+        item.add_marker(pytest.mark.xdist_group(_file_of(item)))
 
 
 def _file_of(item: pytest.Item) -> str:

@@ -195,8 +195,9 @@ def _die_holding(path: Path) -> None:
 
 
 def test_all_users_of_a_machine_share_one_path() -> None:
-    assert machine_lock_path() == machine_lock_path()
-    assert machine_lock_path().parent.stat().st_mode & 0o1777 == 0o1777
+    assert machine_lock_path({}) == machine_lock_path({})
+    assert machine_lock_path({}).parent.stat().st_mode & 0o1777 == 0o1777
+    assert machine_lock_path({"TIPBENCH_ENGINE_LOCK": "/part/engine.lock"}) == Path("/part/engine.lock")
 
 
 def _lock(path: Path, *, wait: bool) -> MachineLock:

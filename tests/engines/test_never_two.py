@@ -147,8 +147,9 @@ def _run_round(
     processes = [collector.start(seed) for collector in collectors]
     mine = f"pid {processes[victim].pid} "
     # The victim dies while it has the engine: loading, generating or unloading.
+    lock = machine_lock_path(os.environ)
     assert wait_for(
-        lambda: machine_lock_path().exists() and mine in machine_lock_path().read_text(errors="replace"),
+        lambda: lock.exists() and mine in lock.read_text(errors="replace"),
         seconds=PATIENCE_SECONDS,
     ), [process.poll() for process in processes]
     wait_for(lambda: processes[victim].poll() is not None, seconds=delay)

@@ -148,7 +148,7 @@ def open_engines(settings: Settings, *, wait: bool = True, report: Callable[[str
     # Only the command's name, never its options: others on this machine read it.
     command = " ".join(["tipbench", *sys.argv[1:2]])
     lock = MachineLock(
-        machine_lock_path(),
+        machine_lock_path(os.environ),
         holder=f"pid {os.getpid()} ({command})",
         wait=wait,
         report=report,
