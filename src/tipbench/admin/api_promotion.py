@@ -12,7 +12,8 @@ from tipbench.admin.parts import Parts
 from tipbench.errors import NoChampion, UsageError
 from tipbench.promotion.gate import Asked
 from tipbench.promotion.gate_report import GateReport
-from tipbench.promotion.promote import ChampionReport, Outcome, describe, format_time
+from tipbench.promotion.history import PromotionLine, list_promotions
+from tipbench.promotion.promote import ChampionReport, Outcome, describe
 from tipbench.promotion.succession import settle
 from tipbench.records import Record
 from tipbench.tracking.champions import read_chain
@@ -43,22 +44,6 @@ class Rollback(Record):
 
     pack: str = Field(default="tip", min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     reason: str = Field(default="", max_length=2_000)
-
-
-class PromotionLine(Record):
-    """One promotion of the chain."""
-
-    run: str
-    arm: str
-    how: str
-    since: str
-    by: str
-    reason: str
-    overruled: tuple[str, ...]
-    """The rules of the gate that a forced one went against."""
-    experiment: str
-    in_force: bool
-    doubtful: tuple[str, ...]
 
 
 class History(Record):
@@ -143,23 +128,7 @@ def decide(parts: Parts, user: User, experiment: str, wanted: Promotion) -> Outc
 def list_history(parts: Parts, pack: str) -> History:
     """The chain, the newest first."""
     chain = read_chain(parts.door.open().tracking, pack)
-    in_force = chain.in_force.run.run_id if chain.in_force else ""
-    lines = [
-        PromotionLine(
-            run=each.run.run_id,
-            arm=each.facts.arm,
-            how=each.facts.how,
-            since=format_time(each.run.start_time),
-            by=each.facts.by,
-            reason=each.facts.reason or each.facts.gate,
-            overruled=each.facts.overruled,
-            experiment=each.facts.experiment,
-            in_force=each.run.run_id == in_force,
-            doubtful=each.doubtful,
-        )
-        for each in reversed(chain.promotions)
-    ]
-    return History(pack=pack, promotions=tuple(lines))
+    return History(pack=pack, promotions=tuple(reversed(list_promotions(chain))))
 
 
 def tell(parts: Parts, user: User, what: str, outcome: Outcome) -> None:

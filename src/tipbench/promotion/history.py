@@ -103,11 +103,16 @@ def read_history(
             pass_over(experiment.name, error)
     return History(
         pack=pack,
-        promotions=tuple(_promotion_line(chain, promotion) for promotion in chain.promotions),
+        promotions=list_promotions(chain),
         looks=tuple(sorted(looks, key=lambda line: (line.at, line.look))),
         levels=tuple(sorted(levels, key=lambda line: (line.at_ms, line.experiment, line.arm))),
         never_in_force=len(chain.never_in_force),
     )
+
+
+def list_promotions(chain: Chain) -> tuple[PromotionLine, ...]:
+    """What came into force, the oldest first."""
+    return tuple(_promotion_line(chain, promotion) for promotion in chain.promotions)
 
 
 def measure_level(given: Sequence[GivenVerdict], rubric: Rubric) -> tuple[float, float | None, float]:
