@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.tracking.writing import impatient, make_write
 from tipbench.errors import NewerSchema
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, Tracking, open_tracking
-from tipbench.tracking.journal import Event, Journal
+from tipbench.tracking.journal import Event, Journal, count_waiting_in, left_over_journals
 from tipbench.tracking.write import prepare_write
 
 SUBMIT_AND_WAIT = """
@@ -194,3 +195,24 @@ def test_only_one_of_two_processes_delivers_what_was_left(
         delivered = [one.deliver_left_over().delivered, two.deliver_left_over().delivered]
     assert sorted(delivered) == [0, 10]
     assert len(tracking.read_runs(experiment)) == 10
+
+
+def test_journals_that_are_finished_while_they_are_looked_for_disturb_nobody(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def come_and_go() -> None:
+        number = 0
+        while not stop.is_set():
+            Journal.create(tmp_path, name=f"j{number}", server="here").close(finished=True)
+            number += 1
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        for _ in range(2_000):
+            left_over_journals(tmp_path)
+            count_waiting_in(tmp_path)
+    finally:
+        stop.set()
+        other.join()
+    assert left_over_journals(tmp_path) == []

@@ -5,6 +5,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -144,8 +145,13 @@ class Journal:
 
 def left_over_journals(folder: Path) -> list[Path]:
     """Journals of this server, oldest first; some may belong to processes that still live."""
-    found = [path for path in folder.glob(f"*{SUFFIX}") if re.match(r"^[\w-]+\.jsonl$", path.name)]
-    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    found: list[tuple[int, str, Path]] = []
+    for path in folder.glob(f"*{SUFFIX}"):
+        # Whoever has it open may finish it right now: then nothing is left over.
+        with suppress(FileNotFoundError):
+            if re.match(r"^[\w-]+\.jsonl$", path.name):
+                found.append((path.stat().st_mtime_ns, path.name, path))
+    return [path for _, _, path in sorted(found)]
 
 
 def journal_folder(home: Path, server: str) -> Path:
@@ -166,7 +172,10 @@ def count_waiting_in(folder: Path) -> dict[str, int]:
     """The same for the journals of one folder."""
     waiting: dict[str, int] = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
-        lines = path.read_bytes().split(b"\n")
+        try:
+            lines = path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            continue  # Finished since the folder was read.
         events = [event for line in lines if (event := _read_line(line, path=path))]
         pending: dict[str, Pending] = {}
         for event in events:
