@@ -59,8 +59,9 @@ programs:
 		command -v $$program >/dev/null || echo "no $$program: tests that need it are skipped, unless another one is found"; \
 	done
 
+# By file: servers and models that a file starts serve all its tests.
 test: check programs
-	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-slow: setup
 	$(BIN)/pytest -m slow

@@ -30,15 +30,19 @@ LONG = (
     "test_headline.py",
     "test_readme.py",
     "faults/test_collect_faults.py",
-    "faults/test_apply_faults.py",
-    "faults/test_promotion_faults.py",
     "judging/test_auto_real.py",
-    "jobs/test_cancel_memory.py",
-    "judging/test_mcp_killed.py",
-    "improve/test_improve_real.py",
-    "promotion/test_real_models.py",
+    "faults/test_apply_faults.py",
+    "improve/test_improve.py",
+    "promotion/test_campaigns.py",
     "test_interruptions.py",
+    "faults/test_promotion_faults.py",
+    "promotion/test_gate.py",
+    "judging/test_mcp_killed.py",
     "admin/test_panel.py",
+    "promotion/test_degenerate.py",
+    "improve/test_ab.py",
+    "judging/test_mcp.py",
+    "promotion/test_simulated_store.py",
 )
 """Files that are begun first: begun last they would run alone, on one core."""
 
@@ -60,15 +64,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files stay together, and the longest come first."""
-    order = {file: place for place, file in enumerate(LONG)}
-    items.sort(key=lambda item: order.get(_file_of(item), len(order)))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_file_of(item)))
-
-
-def _file_of(item: pytest.Item) -> str:
-    return item.path.relative_to(HERE).as_posix()
+    """The longest files come first."""
+    order = {HERE / file: place for place, file in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 def _stop_shared_server(folder: Path) -> None:
