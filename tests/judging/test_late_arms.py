@@ -236,3 +236,10 @@ def test_nothing_is_shown_again_when_no_arm_came_later() -> None:
         blocks = drawn(backlog_of({"a": 2, "b": 2, "c": 2}), request)
         assert blocks
         assert not any(member.again for block in blocks for member in block.members)
+
+
+def test_an_arm_that_was_left_out_for_a_while_needs_no_company() -> None:
+    for request in (Request("bert"), Request("bert", items=100), Request("bert", blocks=12)):
+        blocks = drawn(backlog_of({"a": 5, "b": 5, "c": 2, "d": 2}), request)
+        assert blocks
+        assert not any(member.again for block in blocks for member in block.members)

@@ -51,6 +51,17 @@ def find_beside(
     return {run_id: slots for run_id, slots in beside.items() if slots}
 
 
+def find_late(evidence: Evidence, cells: Sequence[StoredCell]) -> set[str]:
+    """The arms that were not there yet in the first sitting that counts."""
+    if not evidence.lazy:
+        return set()
+    first = min((given.sitting for given in evidence.lazy), key=lambda s: (s.closed_ms, s.facts.token))
+    there = {
+        given.cell.facts.arm for given in evidence.lazy if given.sitting.facts.token == first.facts.token
+    }
+    return {cell.facts.arm for cell in cells} - there
+
+
 def find_hopeless(scores: Sequence[Score]) -> set[str]:
     """The arms that are the best with hardly any chance; one that nobody judged yet is none of them."""
     return {str(arm) for arm, chance in p_best(scores).items() if chance < HOPELESS}

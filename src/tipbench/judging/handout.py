@@ -8,12 +8,18 @@ from tipbench.errors import TrackingUnavailable
 from tipbench.judging.anchors import REST_SITTINGS
 from tipbench.judging.backlog import Backlog, recent_anchors
 from tipbench.judging.blocks import Block, accompany, draw_blocks, split_sections
-from tipbench.judging.choosing import board_scores, draw_next, draw_second, find_beside, find_hopeless
+from tipbench.judging.choosing import (
+    board_scores,
+    draw_next,
+    draw_second,
+    find_beside,
+    find_hopeless,
+    find_late,
+)
 from tipbench.judging.closing import Registrar
 from tipbench.judging.sheet import Desk, Sitting, build_sitting
 from tipbench.judging.spots import draw_spots
 from tipbench.records import LAZY_KINDS, Drawn, content_hash
-from tipbench.stats import Score
 from tipbench.tracking.cells import StoredCell
 from tipbench.tracking.sittings import LEASE_MS, LIVE_LEASE_MS, SittingFacts, sitting_write
 from tipbench.tracking.stamps import Stamps
@@ -96,7 +102,10 @@ def _draw_blocks(
         return draw_blocks(cells, taken=taken, limit=request.blocks, items=request.items, rng=rng)
     evidence = backlog.evidence
     scores = board_scores(evidence, cells, backlog.pack_of(cells[-1].facts.pack_hash).rubric)
-    beside = find_beside(evidence, cells, scores=scores, champion=request.champion)
+    # What is left of a late arm that cannot win: whom it is compared with does not matter.
+    late = find_late(evidence, cells)
+    late -= find_hopeless(scores) - {request.champion} if late else set()
+    beside = find_beside(evidence, cells, scores=scores, champion=request.champion) if late else {}
     blocks: list[Block] = []
     if request.items is not None and request.decisive:
         blocks = draw_next(
@@ -104,7 +113,7 @@ def _draw_blocks(
         )
     if not blocks:
         blocks = draw_blocks(cells, taken=taken, limit=request.blocks, items=request.items, rng=rng)
-        return _accompany(blocks, cells, beside=beside, scores=scores, champion=request.champion, rng=rng)
+        return _accompany(blocks, cells, beside=beside, late=late, rng=rng)
     drawn = {run_id: set(slots) for run_id, slots in taken.items()}
     for member in (member for block in blocks for member in block.members):
         drawn.setdefault(member.cell.run.run_id, set()).add(member.slot)
@@ -115,7 +124,7 @@ def _draw_blocks(
     beside = {run_id: slots for run_id, slots in beside.items() if run_id in used_up}
     # What is left of a scenario may be failures alone: they cost nothing and must count too.
     left = draw_blocks(cells, taken=drawn, limit=0, rng=rng)
-    company = _accompany(blocks, cells, beside=beside, scores=scores, champion=request.champion, rng=rng)
+    company = _accompany(blocks, cells, beside=beside, late=late, rng=rng)
     return [*company, *left]
 
 
@@ -124,20 +133,13 @@ def _accompany(
     cells: Sequence[StoredCell],
     *,
     beside: Mapping[str, Set[int]],
-    scores: Sequence[Score],
-    champion: str | None,
+    late: Set[str],
     rng: Random,
 ) -> list[Block]:
-    """The blocks, with company for those that decide something.
-
-    What is left of arms that cannot win is judged without: whom it is compared with does not matter.
-    """
-    if not beside:
-        return [*blocks]
-    hopeless = find_hopeless(scores) - {champion}
+    """The blocks, with company for arms that came later: the others were judged beside each other before."""
     found: list[Block] = []
     for block in blocks:
-        alone = {member.cell.facts.arm for member in block.members} <= hopeless
+        alone = late.isdisjoint(member.cell.facts.arm for member in block.members)
         found += [block] if alone else accompany([block], cells, beside=beside, rng=rng)
     return found
 
