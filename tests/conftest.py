@@ -1,4 +1,4 @@
-"""One real MLflow server for the whole test run, also under pytest-xdist."""
+"""One real MLflow server for the whole test run; under pytest-xdist one for each worker."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tipbench.tracking import Tracking, open_tracking
 from tipbench.tracking.opening import open_managed_folder
 
 SHARED = "TIPBENCH_TEST_SERVER_HOME"
-"""Where the shared server lives. Set it yourself to keep one server over several test runs."""
+"""Where the servers live. Set it yourself to keep them over several test runs."""
 
 HERE = Path(__file__).parent
 LONG = (
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # The first process names the folder and cleans it up; workers of xdist inherit the variable.
         folder = tempfile.mkdtemp(prefix="tipbench-tests-")
         os.environ[SHARED] = folder
-        config.add_cleanup(lambda: _stop_shared_server(Path(folder)))
+        config.add_cleanup(lambda: _stop_servers(Path(folder)))
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         # The small models of the tests may lie in memory side by side, each on a core of its own.
         os.environ["TIPBENCH_ENGINE_LOCK"] = str(Path(os.environ[SHARED]) / f"{worker}.lock")
@@ -69,16 +69,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
-def _stop_shared_server(folder: Path) -> None:
-    open_managed_folder(folder).stop()
+def _stop_servers(folder: Path) -> None:
+    for home in filter(Path.is_dir, folder.iterdir()):
+        open_managed_folder(home).stop()
     shutil.rmtree(folder, ignore_errors=True)
     os.environ.pop(SHARED, None)
 
 
 @pytest.fixture(scope="session")
 def mlflow_url() -> str:
-    """The address of a real MLflow server, shared by all tests of the run."""
-    return open_managed_folder(Path(os.environ[SHARED])).start().url
+    """The address of a real MLflow server, shared by all tests of this process.
+
+    One for all processes would be what they wait for: it is one process, too.
+    """
+    home = Path(os.environ[SHARED]) / os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    return open_managed_folder(home).start().url
 
 
 @pytest.fixture
