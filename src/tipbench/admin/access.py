@@ -41,6 +41,11 @@ def parts_of(request: Request) -> Parts:
     return parts
 
 
+async def hand_parts(request: Request) -> Parts:
+    """The same for routes: asynchronous, since every other dependency costs a change of thread."""
+    return parts_of(request)
+
+
 def cookie_name(parts: Parts) -> str:
     """Behind TLS the browser itself sees to it that nobody else sets this cookie."""
     return "__Host-tipbench" if parts.public_origin.startswith("https://") else "tipbench_session"
@@ -112,7 +117,7 @@ def need_sight(role: Role, *, page: bool = False) -> Callable[[Request, str], Us
     return guard
 
 
-Server = Annotated[Parts, Depends(parts_of)]
+Server = Annotated[Parts, Depends(hand_parts)]
 Viewer = Annotated[User, Depends(need("viewer"))]
 Judge = Annotated[User, Depends(need("judge"))]
 Admin = Annotated[User, Depends(need("admin"))]
