@@ -68,7 +68,11 @@ class Rubric(Record):
 
     def composite(self, scores: Mapping[str, int], flags: Mapping[str, bool]) -> float:
         """The weighted sum of scores and flags."""
-        return self.judged_part(scores) + sum(flag.weight * flags[flag.name] for flag in self.flags)
+        return self.judged_part(scores) + self.flagged_part(flags)
+
+    def flagged_part(self, flags: Mapping[str, bool]) -> float:
+        """What the flags add to it or take off."""
+        return sum(flag.weight * flags[flag.name] for flag in self.flags)
 
     def judged_part(self, scores: Mapping[str, int]) -> float:
         """The composite without the flags: what a judge and not code decides."""

@@ -62,12 +62,10 @@ class Struck:
 
 
 class Row(Protocol):
-    """What a row left behind: how it went, and what must be the same whatever happened."""
+    """What a row left behind, as far as the table shows it."""
 
     @property
     def went(self) -> Struck: ...
-    @property
-    def facts(self) -> object: ...
 
 
 AnyRow = TypeVar("AnyRow", bound=Row)

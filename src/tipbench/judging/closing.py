@@ -99,15 +99,11 @@ def measure_drift(said: Said, noise: Noise) -> Drift:
         for item in said.key.items
         if item.anchor in known and item.id in answers
     ]
-    by_code = [
-        rubric.composite(answer.scores, answer.flags) - rubric.judged_part(answer.scores)
-        for _, answer in shown
-    ]
     low, high = rubric.judged_ends
     return drift(
         [rubric.composite(answer.scores, answer.flags) for _, answer in shown],
         [anchor_composite(anchor, rubric) for anchor, _ in shown],
-        ends=[(low + flags, high + flags) for flags in by_code],
+        ends=[(low + flags, high + flags) for flags in (rubric.flagged_part(a.flags) for _, a in shown)],
         repeat_sd=noise.repeat_sd,
         offset_sd=noise.offset_sd,
     )
