@@ -12,6 +12,7 @@ from tipbench.improve.deciding import Deciding
 from tipbench.improve.desk import Stop
 from tipbench.improve.proposing import Check, ModelProposer
 from tipbench.improve.versions import (
+    HASH_DIGITS,
     Proposal,
     Proposals,
     VersionFacts,
@@ -163,8 +164,11 @@ def _find_brief(course: Course, brief: str) -> Brief:
 
 
 def confirming_experiment(order: Order, winner: Prompt) -> str:
-    """Where a version is confirmed: an experiment of its own, so that the gate sees nothing else."""
-    return f"{order.experiment}-confirm-{winner.name}"
+    """Where a version is confirmed: an experiment of its own, so that the gate sees nothing else.
+
+    Judges read this name, so it does not hold the prompt's.
+    """
+    return f"{order.experiment}-confirm-{winner.hash[:HASH_DIGITS]}"
 
 
 def tell_course(course: Course) -> tuple[str, ...]:

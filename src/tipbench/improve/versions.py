@@ -17,7 +17,7 @@ TEXT_FILE = "prompt.md"
 MOST_VERSIONS = 8
 MOST_CHARACTERS = 20_000
 ROOT_CHARACTERS = 50
-_HASH_DIGITS = 6
+HASH_DIGITS = 6
 _MADE_NAME = re.compile(r"-[0-9a-f]{6}$")
 
 
@@ -65,7 +65,7 @@ class StoredVersion:
 def name_version(base: str, text_hash: str) -> str:
     """A name that the same text always gets; of a version's own name only the beginning is kept."""
     root = _MADE_NAME.sub("", base)[:ROOT_CHARACTERS]
-    return f"{root}-{text_hash[:_HASH_DIGITS]}"
+    return f"{root}-{text_hash[:HASH_DIGITS]}"
 
 
 def add_prompts(pack: Pack, prompts: Iterable[Prompt]) -> Pack:
