@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import hypothesis
 import pytest
 
 from tests.collecting import SMALL, collect_into
@@ -26,6 +27,14 @@ SHARED = "TIPBENCH_TEST_SERVER_HOME"
 """Where the servers live. Set it yourself to keep them over several test runs."""
 
 HERE = Path(__file__).parent
+hypothesis.settings.register_profile(
+    # A busy machine is no failure, and what fails shall fail again.
+    "tests",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("tests")
 LONG = (
     "test_headline.py",
     "test_readme.py",

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Timer
 
 import pytest
 
@@ -44,11 +43,13 @@ def test_who_waits_is_told_for_whom_and_gets_it_then(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     lines: list[str] = []
     with _other_process(path) as other:
-        freeing = Timer(0.3, other.kill)
-        freeing.start()
-        with MachineLock(path, holder="us", wait=True, report=lines.append).hold("x"):
+
+        def free(line: str) -> None:
+            lines.append(line)
+            other.kill()
+
+        with MachineLock(path, holder="us", wait=True, report=free).hold("x"):
             assert other.wait() != 0
-        freeing.join()
     assert len(lines) == 1
     assert "pid 77" in lines[0]
 

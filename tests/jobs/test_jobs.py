@@ -29,12 +29,12 @@ def wait_for(what: Callable[[], bool], *, seconds: float = 30.0) -> None:
         time.sleep(0.02)
 
 
-def in_background(bench: Bench, job_id: str) -> subprocess.Popen[bytes]:
+def in_background(bench: Bench, job_id: str, *, fault: str = "") -> subprocess.Popen[bytes]:
     """The worker as a process of its own."""
     program = (
         "import sys; from pathlib import Path; from tipbench.settings import Settings;"
         "from tipbench.cli.session import make_stamps; from tipbench.jobs.opening import open_jobs;"
-        "from tipbench.jobs.worker import Worker;"
+        f"from tipbench.jobs.worker import Worker; {fault}\n"
         "s = Settings(home=Path(sys.argv[1]));"
         "Worker(open_jobs(s, make_stamps()), s, tuple(sys.argv[3:])).work(sys.argv[2])"
     )
@@ -198,6 +198,15 @@ def test_a_killed_worker_leaves_a_job_that_is_alive_until_its_command_ends(bench
     assert bench.store.bury() == [job.id]
     found = bench.store.get(job.id)
     assert (found.state, found.message) == ("failed", DIED)
+
+
+def test_a_worker_killed_before_its_command_can_be_found_leaves_no_command(bench: Bench) -> None:
+    job = bench.add(SLEEP)
+    fault = "import os; from tipbench.jobs.store import JobStore; JobStore.note_group = lambda *_: os.abort()"
+    in_background(bench, job.id, fault=fault).wait(30)
+    wait_for(lambda: not bench.store.is_alive(job.id))
+    assert "begun" not in bench.printed(job)
+    assert bench.store.bury() == [job.id]
 
 
 def test_a_cancelled_job_without_a_worker_is_ended_by_the_dispatcher(bench: Bench) -> None:

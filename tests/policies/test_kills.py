@@ -41,6 +41,7 @@ def test_files_survive_kills_under_load(tmp_path: Path, kills: int) -> None:
         server.start()
         load = Load(server.port, USERS, seed=kill)
         load.start(4)
+        load.wait_until_acknowledged(40)
         time.sleep(generator.uniform(0.2, 1.5))
         server.kill()
         load.end()

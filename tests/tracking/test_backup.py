@@ -396,8 +396,10 @@ def test_a_restore_that_is_killed_anywhere_leaves_the_old_or_the_new(
         expected = {managed_name(server.server_id): waiting for server in servers if server}
         assert count_waiting(case / "journal") == expected, "no journal is lost, none has no server"
         shutil.rmtree(case)
-    between = ["next command finishes it"] if step == 1 else []
-    assert list(dict.fromkeys(found_in_place)) == ["old", *between, "new"]
+    # One moment lies between the two; larger steps meet it by chance.
+    between = "next command finishes it"
+    states = [state for state in dict.fromkeys(found_in_place) if step == 1 or state != between]
+    assert states == (["old", between, "new"] if step == 1 else ["old", "new"])
 
 
 def look_at(home: Path, whole: set[str]) -> str:

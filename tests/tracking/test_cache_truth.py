@@ -116,7 +116,8 @@ def test_eight_writers_with_wrong_clocks_and_a_polling_reader(
     assert len(runs) == 8 * cells
     assert all("verdict:abc:1" in run.tags for run in runs)
     times = [run.metrics["touched"] for run in runs]
-    assert begun <= min(times) <= max(times) <= reader.rest.read_clock(), (
+    # Its clock has whole seconds; within one, each client counts on by itself.
+    assert begun <= min(times) <= max(times) < reader.rest.read_clock() + 1000, (
         "the server's clock, not the writers'"
     )
 

@@ -148,7 +148,7 @@ def test_a_write_arrives_once_whatever_happens_to_one_of_its_requests(
     proxy: FaultProxy, tracking: Tracking, experiment: Experiment, tmp_path: Path, fault: str, request_at: str
 ) -> None:
     proxy.plan = Plan(fault=fault, at=0, only=request_at, late_seconds=1.1)  # pyright: ignore[reportArgumentType]
-    with impatient(proxy.url, tmp_path / "other") as through_proxy:
+    with impatient(proxy.url, tmp_path / "other", call_seconds=1) as through_proxy:
         run_id = through_proxy.deliver(make_write(experiment))
     proxy.wait_for_late_ones()
     assert len(proxy.struck) == 1

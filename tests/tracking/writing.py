@@ -29,9 +29,10 @@ def make_write(experiment: Experiment, **more: object) -> Write:
     )
 
 
-def impatient(url: str, home: Path, *, tries: int = 8) -> Tracking:
+def impatient(url: str, home: Path, *, tries: int = 8, call_seconds: float = 10) -> Tracking:
+    """Tries again at once, and not for long. A short `call_seconds` is for replies that come late."""
     return Tracking(
-        Rest(url, limits=TimeLimits(connect_seconds=2, call_seconds=1, search_seconds=5)),
+        Rest(url, limits=TimeLimits(connect_seconds=2, call_seconds=call_seconds, search_seconds=10)),
         home=home,
         description="",
         new_id=lambda: uuid4().hex,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO, cast
 
 from tipbench.errors import TipbenchError
 from tipbench.jobs.orders import check_step
@@ -22,6 +22,8 @@ from tipbench.tracking.locks import try_lock
 LOOK_SECONDS = 0.3
 POLITE = ((signal.SIGINT, 20.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
 """Signals for a cancelled command, and how long each may take: the first lets it unload its model."""
+BEGIN = 'read -r word && exec "$@" </dev/null'
+"""Waits for a word on standard input and becomes the command; without one, it never begins."""
 OUTCOMES = {3: "the answer is no: see the log", 4: "not decided yet: the log says what is missing"}
 """What the exit codes of our commands say that are no failures."""
 
@@ -81,8 +83,8 @@ class Worker:
         _say(log, f"$ tipbench {shlex.join(step.arguments)}")
         # The lock goes with the command: should this process be killed, the job is alive until it ends.
         running = subprocess.Popen(
-            [*self.command, *step.arguments],
-            stdin=subprocess.DEVNULL,
+            ["/bin/sh", "-c", BEGIN, "sh", *self.command, *step.arguments],
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
             env=os.environ | {"PYTHONUNBUFFERED": "1", "TIPBENCH_HOME": str(self.settings.home)},
@@ -90,6 +92,9 @@ class Worker:
             process_group=0,
         )
         self.store.note_group(job_id, running.pid)
+        # Only what others can find and end may begin: killed before this line, nothing runs.
+        with suppress(BrokenPipeError), cast(IO[bytes], running.stdin) as begin:
+            begin.write(b"begin\n")
         try:
             return self._wait(running, cancelled=lambda: self.store.get(job_id).cancel_ms is not None)
         finally:
