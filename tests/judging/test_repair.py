@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.collecting import SMALL
 from tests.conftest import Cli
 from tests.official import MlflowClient, Run, read_facts
 from tests.sheets import fill
@@ -126,3 +127,20 @@ def test_without_an_experiment_all_are_repaired(cli: Cli, collected: str, client
     assert run_id in told
     assert len(told.splitlines()) > 5
     assert cli("repair", "--experiment", "no-such-experiment").code == 2
+
+
+def test_an_experiment_of_a_newer_tipbench_keeps_no_other_from_being_repaired(
+    cli: Cli, collected: str, base: tuple[str, Path], client: MlflowClient
+) -> None:
+    # "a-newer" comes before "test-…".
+    newer = f"a-newer-{collected}"
+    cli.ok(*SMALL, "--pack", str(base[1]), "--experiment", newer, "--reuse-from", base[0])
+    for name in (newer, collected):
+        client.delete_tag(cells_of(client, name)[0].info.run_id, "judge_pending")
+    client.set_tag(cells_of(client, newer)[0].info.run_id, "tipbench.schema", "999")
+    told = cli("repair", "--dry-run")
+    assert f"{collected}: would change 1 values on 1 of 2 cells" in told.out
+    assert f"{newer}: " in told.err
+    alone = cli("repair", "--experiment", newer)
+    assert alone.code != 0
+    assert "999" in alone.err

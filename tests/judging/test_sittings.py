@@ -1,14 +1,18 @@
 """A sitting is an instrument: its anchors decide whether it counts, and a person may overrule them."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from tests.conftest import Cli
-from tests.official import search_official
+from tests.judging.scripted import collect_scripted
+from tests.official import MlflowClient, search_official
 from tests.sheets import REFERENCES, fill, sections
+from tipbench.pack import builtin_pack, read_pack
+from tipbench.records import Pack
 
 FAR_OFF = 3
 
@@ -145,3 +149,55 @@ def test_all_anchors_hit_in_two_sittings_of_one_judge_are_marked(
         if each["line"]["judged_by"] == experiment_name
     ]
     assert marks == ["exact", "exact"]
+
+
+def test_judges_who_met_under_two_rubrics_are_compared_under_each(
+    cli: Cli, mlflow_url: str, experiment_name: str, tmp_path: Path
+) -> None:
+    cli.ok("pack", "new", "mine")
+    packs = {
+        f"{experiment_name}-tips": builtin_pack(),
+        f"{experiment_name}-mine": read_pack(tmp_path / "mine"),
+    }
+    anna, bert = f"anna {experiment_name}", f"bert {experiment_name}"
+    for name, pack in packs.items():
+        collect_scripted(cli.home, mlflow_url, name, pack=make_small(pack))
+        for judge_name, more in ((anna, ()), (bert, ("--second-opinion", "100%"))):
+            file = f"{name}-{judge_name}.json"
+            cli.ok("judge", "--experiment", name, "--judged-by", judge_name, "--export", file, *more)
+            answer_with_references(Path(file), pack)
+            cli.ok("judge", "--apply", file)
+    report = cli.ok("judges", "--json").json()
+    met = {pair["rubric"]: pair for pair in report["pairs"] if pair["judges"] == [anna, bert]}
+    assert {rubric: list(pair["scales"]) for rubric, pair in met.items()} == {
+        "tip-v1": ["relevance", "actionability", "tone"],
+        "headline-v1": ["accuracy", "appeal"],
+    }
+    assert all(pair["bias"] == 0 for pair in met.values())
+    assert "headline-v1" in cli.ok("judges").out
+    # A pack that was deleted in MLflow takes its experiment out of the report, and no other.
+    client = MlflowClient(tracking_uri=mlflow_url)
+    gone = f"{experiment_name}-mine"
+    found = client.get_experiment_by_name(gone)
+    assert found is not None
+    for run in client.search_runs([found.experiment_id], "tags.`tipbench.kind` = 'pack'"):
+        client.delete_run(run.info.run_id)
+    shutil.rmtree(cli.home)
+    told = cli.ok("judges")
+    assert f"{gone} is left out" in told.out + told.err
+    assert f"{experiment_name}-tips" in told.out
+
+
+def make_small(pack: Pack) -> Pack:
+    """Two scenarios, one prompt."""
+    return pack.model_copy(update={"scenarios": pack.scenarios[:2], "prompts": pack.prompts[:1]})
+
+
+def answer_with_references(path: Path, pack: Pack) -> None:
+    """Anchors get what they deserve, everything else what its length says: the same from every judge."""
+    references = {anchor.text: anchor.scores for anchor in pack.anchors}
+    sheet = json.loads(path.read_text())
+    for item in (item for section in sheet["sections"] for item in section["items"]):
+        by_length = {scale.name: 1 + len(item["text"]) % 3 for scale in pack.rubric.scales}
+        item["scores"] = references.get(item["text"], by_length)
+    path.write_text(json.dumps(sheet))

@@ -136,11 +136,11 @@ def test_delta_is_learnt_and_may_be_set() -> None:
 
 @pytest.fixture
 def checked(cli: Cli, mlflow_url: str, experiment_name: str, judge: CountingJudge) -> str:
-    """Two arms in two scenarios: all judged by a model, two blocks by anna."""
+    """Two arms in two scenarios: all judged by a model, three blocks by anna."""
     collect_scripted(cli.home, mlflow_url, experiment_name)
     cli.ok(*auto(experiment_name))
     cli.ok(
-        "judge", "--experiment", experiment_name, "--judged-by", "anna", "--blocks", "2", "--export", "1.json"
+        "judge", "--experiment", experiment_name, "--judged-by", "anna", "--blocks", "3", "--export", "1.json"
     )
     fill_with(Path("1.json"), same(3))
     cli.ok("judge", "--apply", "1.json")

@@ -69,7 +69,7 @@ def _print_report(session: Session, report: JudgesReport) -> None:
 
 def _print_agreement(session: Session, report: JudgesReport) -> None:
     if report.pairs:
-        table = Table("judges", "both judged", "α", "α per scale", "bias", "flags (AC1)")
+        table = Table("judges", "rubric", "both judged", "α", "α per scale", "bias", "flags (AC1)")
         for pair in report.pairs:
             table.add_row(*map(escape, _pair_row(pair)))
         session.say.print(table)
@@ -109,7 +109,8 @@ def _pair_row(pair: JudgePair) -> list[str]:
         alpha = f"{pair.alpha:.2f} [{pair.low:.2f}, {pair.high:.2f}]{over}{rough}"
     scales = ", ".join(f"{name} {value:.2f}" for name, value in pair.scales.items())
     flags = ", ".join(f"{name} {value:.2f}" for name, value in pair.flags.items())
-    return [" / ".join(pair.judges), str(pair.candidates), alpha, scales, f"{pair.bias:+.2f}", flags]
+    met = (" / ".join(pair.judges), pair.rubric, str(pair.candidates))
+    return [*met, alpha, scales, f"{pair.bias:+.2f}", flags]
 
 
 def _tell_noise(line: NoiseLine) -> str:

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tipbench.cli.session import Session, mlflow_options, open_session
-from tipbench.errors import NewerSchema, Problems, TipbenchError, TrackingUnavailable
+from tipbench.errors import Problems, TipbenchError, TrackingUnavailable
 from tipbench.judging.repair import Change, Repaired, repair_experiment
 from tipbench.tracking.runs import Experiment
 
@@ -31,9 +31,11 @@ def command(*, experiment: str | None, dry_run: bool, as_json: bool, **flags: ob
         for each in found:
             try:
                 repaired = _repair(session, each, dry_run=dry_run)
-            except (TrackingUnavailable, NewerSchema):
+            except TrackingUnavailable:
                 raise
             except TipbenchError as error:
+                if experiment:
+                    raise
                 # One broken experiment keeps no other from being repaired.
                 problems.append(TipbenchError(f"{each.name}: {error.message}", hint=error.hint))
                 continue

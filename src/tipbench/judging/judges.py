@@ -35,9 +35,10 @@ class JudgeSitting(Record):
 
 
 class JudgePair(Record):
-    """How far two judges agree on the candidates that both judged."""
+    """How far two judges agree on the candidates that both judged under one rubric."""
 
     judges: tuple[str, str]
+    rubric: str
     candidates: int
     alpha: float | None
     low: float | None
@@ -109,7 +110,9 @@ def read_judges(benches: Iterable[Bench], *, now_ms: int, threshold: float | Non
     ]
     return JudgesReport(
         sittings=tuple(lines),
-        pairs=tuple(_compare(judges, both) for judges, both in find_pairs(given)),
+        pairs=tuple(
+            _compare(judges, same) for judges, both in find_pairs(given) for same in _sort_by_rubric(both)
+        ),
         noise=tuple(_noise_line(bench) for bench in benches if bench.evidence.lazy),
         disagreements=tuple(
             add_spread(found, bench.evidence, bench.rubric_of)
@@ -137,6 +140,7 @@ def _compare(judges: tuple[str, str], both: Sequence[tuple[Said, Said]]) -> Judg
     found = measure_agreement(both)
     return JudgePair(
         judges=judges,
+        rubric=both[0][0].rubric.name,
         candidates=found.candidates,
         alpha=found.alpha.value,
         low=found.alpha.low,
@@ -147,6 +151,14 @@ def _compare(judges: tuple[str, str], both: Sequence[tuple[Said, Said]]) -> Judg
         bias=found.bias,
         flags=found.flags,
     )
+
+
+def _sort_by_rubric(both: Sequence[tuple[Said, Said]]) -> Iterable[Sequence[tuple[Said, Said]]]:
+    """What was said of one candidate was said under one rubric; other experiments may have others."""
+    found: dict[str, list[tuple[Said, Said]]] = {}
+    for pair in both:
+        found.setdefault(pair[0].rubric.hash, []).append(pair)
+    return found.values()
 
 
 def _scale_alphas(both: Sequence[tuple[Said, Said]]) -> dict[str, float]:

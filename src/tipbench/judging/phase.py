@@ -5,8 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tipbench.agreement import list_verdicts
 from tipbench.errors import (
     NewerSchema,
+    PackError,
     SheetError,
     TipbenchError,
     TrackingError,
@@ -205,9 +207,11 @@ class Judging:
         for name in experiments:
             try:
                 backlog = self.read(self.registrar(name))
+                for given in list_verdicts(backlog.evidence):
+                    backlog.rubric_of(given.cell)
             except TrackingUnavailable:
                 raise
-            except (TrackingError, NewerSchema) as error:
+            except (TrackingError, PackError, NewerSchema) as error:
                 if pass_over is None:
                     raise
                 pass_over(name, error)
