@@ -19,7 +19,7 @@ from tests.fault_proxy import FaultProxy, Plan
 from tests.tracking.writing import impatient, make_write
 from tipbench.cli.mlflow import command
 from tipbench.settings import Settings
-from tipbench.tracking import open_tracking
+from tipbench.tracking import managed, open_tracking
 from tipbench.tracking.managed import ManagedFolder
 from tipbench.tracking.opening import open_managed_folder
 
@@ -138,6 +138,26 @@ def test_a_write_outlives_a_server_that_is_killed_in_the_middle_of_it(
     assert run.tags["tipbench.state"] == "complete"
     assert run.params["model"] == "m"
     assert run.status == "FINISHED"
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken_before_the_server_listens_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = open_managed_folder(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        free_port, ports = managed._choose_port, iter([taken])  # pyright: ignore[reportPrivateUsage]
+
+        def choose(last: int) -> int:
+            return next(ports, None) or free_port(last)
+
+        monkeypatch.setattr(managed, "_choose_port", choose)
+        try:
+            assert folder.start().url != f"http://127.0.0.1:{taken}"
+            assert next(ports, None) is None, "the taken one was tried first"
+        finally:
+            folder.stop()
 
 
 def test_a_reused_process_id_is_not_taken_for_the_server(tmp_path: Path) -> None:

@@ -95,6 +95,8 @@ class ManagedFolder:
                     return server
                 # It was dying, not starting: a killed server takes a moment to be gone.
             server = self._wait_until_ready(self._spawn(known))
+            if server is None and self._lost_its_port():
+                server = self._wait_until_ready(self._spawn(known))
             if server is None:
                 raise TrackingUnavailable(
                     f"the local MLflow server ended while it started: {self._last_words()}",
@@ -171,6 +173,10 @@ class ManagedFolder:
                 return True
             time.sleep(POLL_SECONDS)
         return False
+
+    def _lost_its_port(self) -> bool:
+        """Whether another program took the port in the seconds before MLflow listened."""
+        return "address already in use" in self.log.read_text(encoding="utf-8", errors="replace").lower()
 
     def _last_words(self) -> str:
         lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
