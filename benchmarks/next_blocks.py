@@ -78,6 +78,8 @@ class Running:
             promoted, hopeless = self._look(champion)
             decided = promoted is not None or hopeless
             blocks = [] if decided else self.draw()
+            # Suggestions end between looks, too: the judge is told that nobody can pass any more.
+            decided = decided or (not blocks and len(self.recorded.lazy) < self.recorded.campaign.shown.size)
             if not blocks:
                 better = {arm_name(arm) for arm in np.flatnonzero(truth > truth[self.champion])}
                 good = promoted in better if promoted is not None else decided

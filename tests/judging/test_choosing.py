@@ -125,15 +125,20 @@ def test_next_is_rounded_up_to_whole_blocks() -> None:
     assert len(choose(scores({}, judged=0), items=5)) == 2
 
 
-def test_next_leaves_out_arms_that_cannot_win_but_never_the_champion() -> None:
+def test_next_leaves_out_arms_that_cannot_win_unless_the_gate_is_to_answer() -> None:
     found = scores({0: 0.0, 1: 0.1, 2: -6.0, 3: -6.0})
     assert choose(found, items=2) == [{"m0", "m1"}]
-    assert choose(found, items=2, champion="m3+v1") == [{"m0", "m1", "m3"}]
+    assert choose(found, items=2, champion="m3+v1") == [{"m0", "m1", "m2", "m3"}]
 
 
 def test_next_says_when_more_verdicts_would_not_change_the_winner() -> None:
     with pytest.raises(JudgedEnough, match=r"hardly change the winner: one arm is the best with .*\d\d%"):
         choose(scores({0: 5.0}), items=4)
+
+
+def test_a_certain_winner_is_judged_on_until_the_gate_has_seen_enough_of_it() -> None:
+    (block,) = choose(scores({0: 5.0}), items=3, champion="m3+v1")
+    assert {"m0", "m3"} <= block
 
 
 def test_next_says_when_the_gate_cannot_change_its_answer() -> None:

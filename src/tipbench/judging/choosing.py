@@ -120,9 +120,10 @@ def _check_gain(scores: Sequence[Score], champion: str | None) -> None:
     """
     if {score.arm for score in scores} - {score.arm for score in scores if score.lazy is not None}:
         return  # Nobody knows yet what an arm is worth that was never judged.
-    if champion is not None and not gate_is_open(read_scores(scores), champion):
-        raise JudgedEnough("judging more would not change the gate's answer: no arm can pass it any more")
-    if scores and (chance := max(p_best(scores).values())) >= CERTAIN:
+    if champion is not None:
+        if not gate_is_open(read_scores(scores), champion):
+            raise JudgedEnough("judging more would not change the gate's answer: no arm can pass it any more")
+    elif scores and (chance := max(p_best(scores).values())) >= CERTAIN:
         raise JudgedEnough(
             f"judging more would hardly change the winner: one arm is the best with a chance of {chance:.0%}"
         )

@@ -32,11 +32,14 @@ def next_batch(
 ) -> list[Next]:
     """About `k` candidates to judge next: whole blocks, at least one; empty when nothing is to gain.
 
-    Two blocks of all arms first; then blocks of the arms that are the best with a chance of at least 1 %,
-    and of the champion, where the fewest verdicts are; an open block is finished before another begins.
-    Nothing is suggested once one arm is the best with a chance of 95 %, when the gate cannot promote anybody
-    over the champion any more, or when everything is judged. `pending` are candidates (arm, scenario,
-    candidate) that are with a judge already: not suggested again, and counted as judged soon.
+    Two blocks of all arms first, then blocks of the arms that are the best with a chance of at least 1 %,
+    where the fewest verdicts are; an open block is finished before another begins. With a champion no arm is
+    left out: the gate compares in blocks of all arms, and others bring its answer no sooner.
+
+    Nothing is suggested when everything is judged, or when it is decided: with a champion once the gate
+    cannot promote anybody over it any more, without one once an arm is the best with a chance of 95 %.
+    `pending` are candidates (arm, scenario, candidate) that are with a judge already: not suggested again,
+    and counted as judged soon.
 
     Raises:
         BadScores: a score is not a finite number, or one candidate has two scores of one tier.
@@ -47,29 +50,26 @@ def next_batch(
         return []
     # The seed draws candidates only: whether an arm is dropped must not depend on it.
     chances = best_chances(table, seed=0)
-    champion_at = table.arms.index(champion) if champion in table.arms else None
-    open_ended = champion_at is None or gate_is_open(table, champion)
+    for_the_gate = champion in table.arms
+    # An arm may be the best for certain long before the gate has seen enough of it.
+    decided = not gate_is_open(table, champion) if for_the_gate else chances.max() >= CERTAIN
+    everybody = np.ones(len(table.arms), dtype=np.bool_)
     chosen: list[Next] = []
     while len(chosen) < k:
         begun = plan.whole_blocks() >= FIRST_BLOCKS
-        if begun and (chances.max() >= CERTAIN or not open_ended):
+        if begun and decided:
             break
-        active = _active(chances, begun=begun, champion=champion_at)
-        block = plan.next_block(active)
+        block = plan.next_block(_contenders(chances) if begun and not for_the_gate else everybody)
         if not block or (chosen and len(chosen) + len(block) > k):
             break
         chosen += plan.draw(block)
     return chosen
 
 
-def _active(chances: Floats, *, begun: bool, champion: int | None) -> Bools:
+def _contenders(chances: Floats) -> Bools:
     """The arms worth a verdict: at least two, since a block of one compares nothing."""
-    if not begun:
-        return np.ones(len(chances), dtype=np.bool_)
     active = chances >= HOPELESS
     active[np.argsort(-chances, kind="stable")[:2]] = True
-    if champion is not None:
-        active[champion] = True
     return active
 
 
