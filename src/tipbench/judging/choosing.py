@@ -76,7 +76,9 @@ def draw_next(
     champion: str | None,
     rng: Random,
 ) -> list[Block]:
-    """Whole blocks with at least so many items, of the arms that can still win; none when blocks are used up.
+    """Whole blocks with at least so many items, none when blocks are used up.
+
+    Of the arms that can still win; against a champion, of all.
 
     Raises:
         JudgedEnough: more verdicts would not change the winner, or what the gate says.
