@@ -7,7 +7,7 @@ import pytest
 
 from tests.collecting import SMALL, shift_clock
 from tests.conftest import Cli
-from tests.judging.scripted import collect_scripted
+from tests.judging.scripted import collect_scripted, fill_with
 from tests.official import search_official
 from tests.sheets import fill, judge_soundly, sections
 from tests.small_pack import write_small_pack
@@ -361,11 +361,7 @@ def test_the_pack_of_a_user_with_its_own_scales_goes_all_the_way(
     cli.ok("judge", "--experiment", f"{experiment_name}-scripted", "--export", "sheet.json")
     sheet = json.loads(Path("sheet.json").read_text())
     assert sheet["rubric"]["scales"] == {"accuracy": [0, 3], "appeal": [0, 3]}
-    references = {anchor.text: anchor.scores for anchor in pack.anchors}
-    for section in sheet["sections"]:
-        for item in section["items"]:
-            item["scores"] = references.get(item["text"], {"accuracy": 2, "appeal": 1})
-    Path("sheet.json").write_text(json.dumps(sheet))
+    fill_with(Path("sheet.json"), lambda _: {"accuracy": 2, "appeal": 1}, pack=pack)
     cli.ok("judge", "--apply", "sheet.json")
     report = cli("compare", "--experiment", f"{experiment_name}-scripted", "--json").json()
     assert (report["waiting"], report["judged"]) == (0, report["candidates"])

@@ -24,13 +24,16 @@ def collect_scripted(
         collect_big(tracking, cells=cells, experiment=experiment)
 
 
-def fill_with(path: Path, score: Callable[[str], Scores], *, judged_by: str | None = None) -> None:
+def fill_with(
+    path: Path, score: Callable[[str], Scores], *, judged_by: str | None = None, pack: Pack | None = None
+) -> None:
     """Gives anchors what they deserve and every other text what `score` says."""
+    references = {anchor.text: anchor.scores for anchor in pack.anchors} if pack else REFERENCES
     sheet: dict[str, Any] = json.loads(path.read_text())
     for section in sheet["sections"]:
         section["judged_by"] = judged_by or section["judged_by"]
         for item in section["items"]:
-            item["scores"] = dict(REFERENCES.get(item["text"], score(item["text"])))
+            item["scores"] = dict(references.get(item["text"], score(item["text"])))
     path.write_text(json.dumps(sheet))
 
 

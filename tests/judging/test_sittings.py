@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from tests.conftest import Cli
-from tests.judging.scripted import collect_scripted
+from tests.judging.scripted import collect_scripted, fill_with
 from tests.official import MlflowClient, search_official
+from tests.promotion.campaign import make_pack
 from tests.sheets import REFERENCES, fill, sections
-from tipbench.pack import builtin_pack, read_pack
-from tipbench.records import Pack
+from tipbench.pack import read_pack
 
 FAR_OFF = 3
 
@@ -156,16 +156,18 @@ def test_judges_who_met_under_two_rubrics_are_compared_under_each(
 ) -> None:
     cli.ok("pack", "new", "mine")
     packs = {
-        f"{experiment_name}-tips": builtin_pack(),
+        f"{experiment_name}-tips": make_pack(f"pack-{experiment_name}", scenarios=2),
         f"{experiment_name}-mine": read_pack(tmp_path / "mine"),
     }
     anna, bert = f"anna {experiment_name}", f"bert {experiment_name}"
     for name, pack in packs.items():
-        collect_scripted(cli.home, mlflow_url, name, pack=make_small(pack))
+        collect_scripted(cli.home, mlflow_url, name, pack=pack)
         for judge_name, more in ((anna, ()), (bert, ("--second-opinion", "100%"))):
             file = f"{name}-{judge_name}.json"
             cli.ok("judge", "--experiment", name, "--judged-by", judge_name, "--export", file, *more)
-            answer_with_references(Path(file), pack)
+            # By its length: the same from every judge.
+            scales = [scale.name for scale in pack.rubric.scales]
+            fill_with(Path(file), lambda text, of=scales: dict.fromkeys(of, 1 + len(text) % 3), pack=pack)
             cli.ok("judge", "--apply", file)
     report = cli.ok("judges", "--json").json()
     met = {pair["rubric"]: pair for pair in report["pairs"] if pair["judges"] == [anna, bert]}
@@ -186,18 +188,3 @@ def test_judges_who_met_under_two_rubrics_are_compared_under_each(
     told = cli.ok("judges")
     assert f"{gone} is left out" in told.out + told.err
     assert f"{experiment_name}-tips" in told.out
-
-
-def make_small(pack: Pack) -> Pack:
-    """Two scenarios, one prompt."""
-    return pack.model_copy(update={"scenarios": pack.scenarios[:2], "prompts": pack.prompts[:1]})
-
-
-def answer_with_references(path: Path, pack: Pack) -> None:
-    """Anchors get what they deserve, everything else what its length says: the same from every judge."""
-    references = {anchor.text: anchor.scores for anchor in pack.anchors}
-    sheet = json.loads(path.read_text())
-    for item in (item for section in sheet["sections"] for item in section["items"]):
-        by_length = {scale.name: 1 + len(item["text"]) % 3 for scale in pack.rubric.scales}
-        item["scores"] = references.get(item["text"], by_length)
-    path.write_text(json.dumps(sheet))

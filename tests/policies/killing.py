@@ -102,12 +102,6 @@ class Load:
             thread.start()
             self._threads.append(thread)
 
-    def wait_until_acknowledged(self, rewards: int, *, patience_seconds: float = 120) -> None:
-        until = time.monotonic() + patience_seconds
-        while len(self.acknowledged) < rewards:
-            assert time.monotonic() < until, "the server takes no rewards"
-            time.sleep(0.02)
-
     def end(self) -> None:
         self._ending.set()
         for thread in self._threads:

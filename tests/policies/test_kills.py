@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.weight_watch import wait_for
 from tests.policies.killing import Load, Server, check_rewards
 from tests.policies.stores import RedisServer, open_files, open_redis
 from tipbench.policies.events import Rewarded
@@ -41,7 +42,7 @@ def test_files_survive_kills_under_load(tmp_path: Path, kills: int) -> None:
         server.start()
         load = Load(server.port, USERS, seed=kill)
         load.start(4)
-        load.wait_until_acknowledged(40)
+        assert wait_for(lambda load=load: len(load.acknowledged) >= 40, seconds=120)
         time.sleep(generator.uniform(0.2, 1.5))
         server.kill()
         load.end()

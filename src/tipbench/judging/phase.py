@@ -207,6 +207,7 @@ class Judging:
         for name in experiments:
             try:
                 backlog = self.read(self.registrar(name))
+                # Read here: a pack that is gone must not stop the others.
                 for given in list_verdicts(backlog.evidence):
                     backlog.rubric_of(given.cell)
             except TrackingUnavailable:

@@ -48,18 +48,20 @@ def next_batch(
     plan = _Plan(table, np.random.default_rng(seed), pending)
     if k < 1 or len(table.arms) < 2:
         return []
-    # The seed draws candidates only: whether an arm is dropped must not depend on it.
-    chances = best_chances(table, seed=0)
-    for_the_gate = champion in table.arms
-    # An arm may be the best for certain long before the gate has seen enough of it.
-    decided = not gate_is_open(table, champion) if for_the_gate else chances.max() >= CERTAIN
     everybody = np.ones(len(table.arms), dtype=np.bool_)
+    if champion in table.arms:
+        # An arm may be the best for certain long before the gate has seen enough of it.
+        contenders, decided = everybody, not gate_is_open(table, champion)
+    else:
+        # The seed draws candidates only: whether an arm is dropped must not depend on it.
+        chances = best_chances(table, seed=0)
+        contenders, decided = _contenders(chances), bool(chances.max() >= CERTAIN)
     chosen: list[Next] = []
     while len(chosen) < k:
         begun = plan.whole_blocks() >= FIRST_BLOCKS
         if begun and decided:
             break
-        block = plan.next_block(_contenders(chances) if begun and not for_the_gate else everybody)
+        block = plan.next_block(contenders if begun else everybody)
         if not block or (chosen and len(chosen) + len(block) > k):
             break
         chosen += plan.draw(block)
