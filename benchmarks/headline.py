@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.engines.ollama_server import run_ollama
-from tests.headline import EMBEDDED, ON_OLLAMA, run_headline
+from tests.support.headline import EMBEDDED, ON_OLLAMA, run_headline
 
 from tipbench.settings import read_settings
 from tipbench.tracking.opening import open_managed_folder

@@ -15,9 +15,9 @@ from uuid import uuid4
 import hypothesis
 import pytest
 
-from tests.collecting import SMALL, collect_into
 from tests.engines.variants import prepare_models
-from tests.small_pack import write_small_pack
+from tests.support.experiments import SMALL, collect_into
+from tests.support.small_pack import write_small_pack
 from tipbench.cli import main
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Cli, Outcome
-from tests.http_server import serve
+from tests.support.servers import serve
 
 HEALTHY = {"status": "healthy"}
 READY: dict[str, Any] = {

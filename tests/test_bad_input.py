@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.collecting import SMALL
 from tests.conftest import Cli
-from tests.sheets import fill
+from tests.support.experiments import SMALL
+from tests.support.sheets import fill
 
 Sheet = Callable[[Callable[[Any], None]], str]
 

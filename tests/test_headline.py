@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.headline import CELLS, EMBEDDED, run_headline
+from tests.support.headline import CELLS, EMBEDDED, run_headline
 from tipbench.settings import read_settings
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.official import read_facts
-from tests.sheets import judge_soundly
-from tests.small_pack import write_small_pack
+from tests.support.official import read_facts
+from tests.support.sheets import judge_soundly
+from tests.support.small_pack import write_small_pack
 from tipbench.cli.session import make_stamps
 from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.engines import open_engines

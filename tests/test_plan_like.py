@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cli
-from tests.sheets import judge_soundly
-from tests.small_pack import PROMPT, write_small_pack
+from tests.support.sheets import judge_soundly
+from tests.support.small_pack import PROMPT, write_small_pack
 from tipbench.ranking.compare import read_cell_variance
 from tipbench.stats import Design, smallest_difference
 from tipbench.tracking import Tracking

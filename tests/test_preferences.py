@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import Cli
-from tests.official import MlflowClient
 from tests.ranking.campaign import ScriptedEngine, collect_campaign, judge_lazily, open_judging
+from tests.support.official import MlflowClient
 from tipbench.tracking import Tracking
 
 WEIGHTS = {"format_ok": 2, "overlong": -1}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cli
-from tests.sheets import judge_soundly
+from tests.support.sheets import judge_soundly
 from tipbench.cli import COMMANDS
 
 README = Path(__file__).parent.parent / "README.md"

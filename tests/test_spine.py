@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.collecting import SMALL, shift_clock
 from tests.conftest import Cli
 from tests.judging.scripted import collect_scripted, fill_with
-from tests.official import search_official
-from tests.sheets import fill, judge_soundly, sections
-from tests.small_pack import write_small_pack
+from tests.support.experiments import SMALL, shift_clock
+from tests.support.official import search_official
+from tests.support.sheets import fill, judge_soundly, sections
+from tests.support.small_pack import write_small_pack
 from tipbench.judging.handout import Request
 from tipbench.judging.phase import Judging
 from tipbench.pack import read_pack

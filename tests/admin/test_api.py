@@ -7,7 +7,7 @@ import pytest
 from tests.admin.conftest import Site
 from tests.admin.making import pack_name_of
 from tests.conftest import Cli
-from tests.sheets import REFERENCES
+from tests.support.sheets import REFERENCES
 from tipbench.ranking.compare import compare_experiment
 
 

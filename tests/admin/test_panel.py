@@ -12,7 +12,7 @@ from tests.admin.browser import FLAGS, Server, Visitor, find_chromium, run_serve
 from tests.admin.making import collect_small, make_foreign
 from tests.admin.walking import Others, Walk, list_pages, shoot, walk_everywhere
 from tests.ranking.campaign import ScriptedEngine, judge_lazily, open_judging
-from tests.sheets import REFERENCES
+from tests.support.sheets import REFERENCES
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 

@@ -13,9 +13,9 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from tests.airflow_processes import PASSWORD, REPOSITORY, AirflowProcesses, run_airflow, wait_for
 from tests.promotion.campaign import make_pack
-from tests.small_pack import PROMPT, write_small_pack
+from tests.support.airflow_processes import PASSWORD, REPOSITORY, AirflowProcesses, run_airflow, wait_for
+from tests.support.small_pack import PROMPT, write_small_pack
 from tipbench.jobs.airflow_api import DAG, Airflow, AirflowUnavailable
 
 DRIVE = Path(__file__).parent / "inside" / "drive.py"

@@ -10,8 +10,8 @@ import pytest
 from tipbench_airflow.conf import KEYS
 
 from tests.airflow.conftest import Bench, drive, migrate
-from tests.airflow_processes import REPOSITORY, VENV, AirflowProcesses, wait_for
-from tests.sheets import judge_soundly
+from tests.support.airflow_processes import REPOSITORY, VENV, AirflowProcesses, wait_for
+from tests.support.sheets import judge_soundly
 from tipbench.tracking import Tracking
 from tipbench.tracking.evidence import read_evidence
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.airflow.conftest import NOBODY_THERE, Stage
-from tests.airflow_processes import PARTS, PASSWORD
 from tests.conftest import Cli, Outcome
+from tests.support.airflow_processes import PARTS, PASSWORD
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600)]
 

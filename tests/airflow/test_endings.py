@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.airflow.conftest import SCENARIOS, Bench, Stage, drive, migrate
-from tests.airflow_processes import AirflowProcesses, wait_for
 from tests.engines.weight_watch import WeightWatch
+from tests.support.airflow_processes import AirflowProcesses, wait_for
 from tipbench.jobs.airflow_api import DAG
 from tipbench.tracking import Tracking
 from tipbench.tracking.cells import StoredCell, read_cells

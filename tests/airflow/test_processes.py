@@ -11,9 +11,9 @@ import pytest
 
 from tests.admin.browser import Server, run_server
 from tests.airflow.conftest import LONG, Bench, new_bench
-from tests.airflow_processes import PASSWORD, AirflowProcesses, run_airflow, wait_for
-from tests.postgres import find_programs, run_mlflow_on_postgres
-from tests.sheets import judge_soundly
+from tests.support.airflow_processes import PASSWORD, AirflowProcesses, run_airflow, wait_for
+from tests.support.postgres import find_programs, run_mlflow_on_postgres
+from tests.support.sheets import judge_soundly
 from tipbench.admin.parts import make_parts
 from tipbench.cli.session import make_stamps
 from tipbench.jobs.airflow_api import DAG, AirflowRefused, Answer

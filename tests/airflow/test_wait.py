@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.airflow.conftest import Bench
-from tests.airflow_processes import find_airflow
 from tests.promotion.campaign import Campaign, ScriptedModel, make_model, make_pack
+from tests.support.airflow_processes import find_airflow
 from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.errors import GenerationFailed
 from tipbench.promotion.gate import Asked

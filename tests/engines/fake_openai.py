@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from tests.http_server import serve
+from tests.support.servers import serve
 from tipbench.engines.machine_lock import MachineLock
 from tipbench.engines.openai_api import Access
 from tipbench.engines.openai_compatible import OpenAiEngine

@@ -13,7 +13,7 @@ import pytest
 
 from tests.engines.ollama_server import SMOLLM2, OllamaServer
 from tests.engines.weight_watch import WeightWatch, swaps, wait_for
-from tests.small_pack import write_small_pack
+from tests.support.small_pack import write_small_pack
 from tipbench.engines.machine_lock import machine_lock_path
 from tipbench.engines.weights import KNOWN_WEIGHTS
 

@@ -17,7 +17,7 @@ from tests.conftest import Cli
 from tests.engines.conftest import make_ollama_engine
 from tests.engines.ollama_asking import OTHER, ask, ask_long, runners_of, wait_until
 from tests.engines.ollama_server import SMOLLM2, OllamaServer
-from tests.small_pack import write_small_pack
+from tests.support.small_pack import write_small_pack
 from tipbench.engines.machine_lock import MachineLock
 from tipbench.engines.ollama import OllamaEngine, OllamaOptions
 from tipbench.engines.ollama_api import OllamaApi

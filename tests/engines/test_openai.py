@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Cli
 from tests.engines.fake_openai import SAMPLING, Bench, Scripted, answer, refusal, run_fake
 from tests.engines.openai_server import ALIAS, RunningServer
-from tests.small_pack import write_small_pack
+from tests.support.small_pack import write_small_pack
 from tipbench.engines import check_size, open_engines
 from tipbench.engines.machine_lock import MachineLock
 from tipbench.engines.openai_api import Access

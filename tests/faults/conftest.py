@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults.servers import run_server
 from tests.faults.table import Bench
-from tests.small_pack import write_small_pack
+from tests.support.small_pack import write_small_pack
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tests.postgres import run_mlflow_on_postgres
+from tests.support.postgres import run_mlflow_on_postgres
 from tipbench.tracking.managed import ManagedFolder
 from tipbench.tracking.opening import open_managed_folder
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
-from tests.fault_proxy import FAULTS, Fault, FaultProxy, Plan
 from tests.faults.servers import Server
-from tests.official import read_facts
+from tests.support.fault_proxy import FAULTS, Fault, FaultProxy, Plan
+from tests.support.official import read_facts
 
 LATE_SECONDS = 6.0
 DRIVER = Path(__file__).with_name("driver.py")

@@ -6,9 +6,9 @@ from uuid import uuid4
 
 import pytest
 
-from tests.fault_proxy import Fault
 from tests.faults.table import Bench, Outcome, check_row, run_row, run_table
-from tests.sheets import judge_soundly
+from tests.support.fault_proxy import Fault
+from tests.support.sheets import judge_soundly
 from tipbench.cli.session import make_stamps
 from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.engines import open_engines

@@ -4,8 +4,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.fault_proxy import Fault
 from tests.faults.table import Bench, Outcome, check_row, run_row, run_table
+from tests.support.fault_proxy import Fault
 
 
 @pytest.mark.timeout(7200)

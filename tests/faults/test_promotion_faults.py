@@ -11,11 +11,11 @@ from uuid import uuid4
 
 import pytest
 
-from tests.fault_proxy import FAULTS, Fault
 from tests.faults.servers import run_server
 from tests.faults.table import Bench, Struck, faults_at, positions, run_table, strike
-from tests.official import MlflowClient
 from tests.promotion.campaign import Campaign, make_pack
+from tests.support.fault_proxy import FAULTS, Fault
+from tests.support.official import MlflowClient
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 from tipbench.tracking.champions import entry_name, read_chain

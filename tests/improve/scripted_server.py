@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler
 from random import Random
 from typing import Any
 
-from tests.http_server import serve
 from tests.judging.counting_judge import FENCE
 from tests.promotion.campaign import read_scores
+from tests.support.servers import serve
 
 MODEL = "openai:script"
 N_TIPS = 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.improve.conftest import DEFECT, DEFECTIVE, GOOD, Bench, fill_sheets
 from tests.improve.scripted_server import MODEL, N_TIPS, read_brief, remove_what_is_blamed
-from tests.official import search_official
+from tests.support.official import search_official
 from tipbench.pack import read_pack
 
 

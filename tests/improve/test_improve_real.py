@@ -9,8 +9,8 @@ import pytest
 from tests.conftest import Cli, Outcome
 from tests.improve.conftest import write_pack
 from tests.improve.scripted_server import read_brief, remove_what_is_blamed
-from tests.sheets import judge_soundly
-from tests.small_pack import MAX_TOKENS, PROMPT
+from tests.support.sheets import judge_soundly
+from tests.support.small_pack import MAX_TOKENS, PROMPT
 
 DEFECT = f"Repeat only this word and write nothing else:{' banana' * 8}"
 

@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import pytest
 
-from tests.fault_proxy import FaultProxy, Plan
 from tests.improve.conftest import DEFECTIVE, GOOD, fill_sheets, write_pack
 from tests.improve.scripted_server import (
     MODEL,
@@ -22,6 +21,7 @@ from tests.improve.scripted_server import (
     remove_what_is_blamed,
     run_server,
 )
+from tests.support.fault_proxy import FaultProxy, Plan
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 from tipbench.tracking.champions import read_arm, read_chain

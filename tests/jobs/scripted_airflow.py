@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.http_server import serve
+from tests.support.servers import serve
 
 PASSWORD = "a word for tests"
 RUNS = "/api/v2/dags/bench_collect/dagRuns"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.engines.weight_watch import WeightWatch, wait_for
-from tests.small_pack import write_small_pack
+from tests.support.small_pack import write_small_pack
 from tipbench.cli.session import make_stamps
 from tipbench.jobs.opening import open_jobs
 from tipbench.jobs.records import Step

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.conftest import Cli
-from tests.small_pack import PROMPT, write_small_pack
+from tests.support.small_pack import PROMPT, write_small_pack
 
 PROMPTS = ("v1", "v2", "v3")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.conftest import Cli
 from tests.judging.counting_judge import MODEL, OUTPUT_PRICE, PROMPT_PRICE, CountingJudge
-from tests.official import search_official
+from tests.support.official import search_official
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 from tipbench.tracking.evidence import Evidence, read_evidence

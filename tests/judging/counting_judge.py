@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from tests.http_server import serve
-from tests.sheets import REFERENCES
+from tests.support.servers import serve
+from tests.support.sheets import REFERENCES
 
 MODEL, OTHER_MODEL = "counting", "counting-too"
 PROMPT_PRICE, OUTPUT_PRICE = 1.0, 5.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters
 
-from tests.sheets import REFERENCES
+from tests.support.sheets import REFERENCES
 
 # The shell writes down its process id and becomes the server.
 LAUNCH = 'echo $$ > "$1/pid"; exec "$2" -m tipbench mcp --judged-by "$3" --experiment "$4" 2>> "$1/log"'

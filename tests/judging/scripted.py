@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.big_experiment import collect_big, make_cells, make_pack
 
-from tests.sheets import REFERENCES
+from tests.support.sheets import REFERENCES
 from tipbench.records import Pack
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.collecting import SMALL
 from tests.conftest import Cli
 from tests.judging.auto_asking import ANCHORS, SCORES, auto, cells_of, evidence_of, sitting_of
 from tests.judging.counting_judge import MODEL, OTHER_MODEL, CountingJudge, text_of
-from tests.sheets import fill
+from tests.support.experiments import SMALL
+from tests.support.sheets import fill
 from tipbench.pack import builtin_pack
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.collecting import SMALL
 from tests.conftest import Cli
 from tests.judging.auto_asking import (
     ANCHORS,
@@ -19,6 +18,7 @@ from tests.judging.auto_asking import (
     sitting_of,
 )
 from tests.judging.counting_judge import CountingJudge, Kill
+from tests.support.experiments import SMALL
 
 
 def run_and_kill(cli: Cli, judge: CountingJudge, url: str, experiment: str, kill: Kill | None) -> int:

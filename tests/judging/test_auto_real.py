@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.collecting import SMALL
 from tests.conftest import Cli
 from tests.engines.openai_server import KEY, run_server
 from tests.judging.auto_asking import ANCHORS, SCORES, auto, cells_of, evidence_of, sitting_of
-from tests.small_pack import write_small_pack
+from tests.support.experiments import SMALL
+from tests.support.small_pack import write_small_pack
 
 SHORT_RUBRIC = """# Rubric tip-v1
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.collecting import collect_into
 from tests.conftest import Cli
 from tests.judging.arms import PROMPTS, collect_arms, write_arms_pack
 from tests.judging.cells import make_cell
 from tests.judging.test_live import answer, make_live, opened
-from tests.sheets import fill, judge_soundly, sections
+from tests.support.experiments import collect_into
+from tests.support.sheets import fill, judge_soundly, sections
 from tipbench.cli.session import make_stamps
 from tipbench.errors import JudgedEnough, UsageError
 from tipbench.judging.choosing import draw_next

@@ -18,7 +18,7 @@ from benchmarks.drift_sittings import JUDGES, Judge, score_anchor, watch
 from tests.conftest import Cli
 from tests.judging.mcp_judge import McpJudge, connect, unfence
 from tests.judging.scripted import collect_scripted
-from tests.official import MlflowClient
+from tests.support.official import MlflowClient
 from tipbench.flags import compute_flags
 from tipbench.judging.anchors import choose_anchors
 from tipbench.judging.closing import Said, examine_sitting

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.collecting import shift_clock
 from tests.conftest import Cli
-from tests.sheets import REFERENCES, fill, sections
+from tests.support.experiments import shift_clock
+from tests.support.sheets import REFERENCES, fill, sections
 from tipbench.cli.session import make_stamps
 from tipbench.errors import SheetError, UsageError
 from tipbench.judging.handout import Request

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.collecting import SMALL
 from tests.conftest import Cli
 from tests.judging.mcp_judge import McpJudge, connect, give_verdict
+from tests.support.experiments import SMALL
 from tipbench.errors import MixedContents, PackError, TipbenchError, TrackingRefused
 from tipbench.judging.mcp_tools import explain
 from tipbench.judging.status import Status

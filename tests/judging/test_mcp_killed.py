@@ -18,12 +18,12 @@ from uuid import uuid4
 import pytest
 from mcp import MCPError
 
-from tests.collecting import collect_into
 from tests.conftest import Cli
-from tests.fault_proxy import Fault, FaultProxy, Plan
 from tests.judging.mcp_judge import connect
-from tests.official import read_facts
-from tests.small_pack import write_small_pack
+from tests.support.experiments import collect_into
+from tests.support.fault_proxy import Fault, FaultProxy, Plan
+from tests.support.official import read_facts
+from tests.support.small_pack import write_small_pack
 from tipbench.settings import Settings
 
 # At temperature 0 the small model fills all six slots: with six anchors twelve items.

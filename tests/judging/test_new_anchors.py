@@ -10,7 +10,7 @@ from benchmarks.big_experiment import make_pack
 
 from tests.conftest import Cli
 from tests.judging.scripted import Scores, collect_scripted, fill_with, same
-from tests.sheets import REFERENCES, sections
+from tests.support.sheets import REFERENCES, sections
 from tipbench.pack import read_pack
 from tipbench.records import Pack
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks.big_experiment import ScriptedModel, collect_big, make_cells, make_pack
 
 from tests.conftest import Cli
-from tests.sheets import REFERENCES
+from tests.support.sheets import REFERENCES
 from tipbench.cli.session import make_stamps
 from tipbench.grid import Cell
 from tipbench.judging.handout import Request

@@ -8,7 +8,7 @@ import mlflow
 from mlflow.tracking import MlflowClient
 
 from tests.conftest import Cli
-from tests.sheets import REFERENCES, fill
+from tests.support.sheets import REFERENCES, fill
 
 
 def read_assessments(url: str, experiment: str) -> list[dict[str, Any]]:

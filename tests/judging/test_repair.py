@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.collecting import SMALL
 from tests.conftest import Cli
-from tests.official import MlflowClient, Run, read_facts
-from tests.sheets import fill
+from tests.support.experiments import SMALL
+from tests.support.official import MlflowClient, Run, read_facts
+from tests.support.sheets import fill
 
 SCORES = ("relevance", "actionability", "tone", "format_ok", "overlong", "composite")
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.conftest import Cli
 from tests.judging.scripted import collect_scripted, fill_with
-from tests.official import MlflowClient, search_official
 from tests.promotion.campaign import make_pack
-from tests.sheets import REFERENCES, fill, sections
+from tests.support.official import MlflowClient, search_official
+from tests.support.sheets import REFERENCES, fill, sections
 from tipbench.pack import read_pack
 
 FAR_OFF = 3

@@ -12,7 +12,7 @@ from tests.judging.auto_asking import auto, cells_of
 from tests.judging.cells import make_cell
 from tests.judging.counting_judge import CountingJudge
 from tests.judging.scripted import collect_scripted, fill_with, same
-from tests.sheets import REFERENCES, sections
+from tests.support.sheets import REFERENCES, sections
 from tipbench.cli.session import make_stamps
 from tipbench.errors import UsageError
 from tipbench.judging.handout import Request

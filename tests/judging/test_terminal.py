@@ -15,7 +15,7 @@ from tests.judging.hostile import hostile_texts
 from tests.judging.pseudo_terminal import PseudoTerminal
 from tests.judging.test_inert import acting
 from tests.judging.test_live import answer, make_live, opened
-from tests.sheets import REFERENCES
+from tests.support.sheets import REFERENCES
 from tipbench.cli.session import make_console
 from tipbench.errors import TipbenchError, TrackingUnavailable
 from tipbench.judging.handout import Request

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from uuid import uuid4
 
-from tests.sheets import REFERENCES
+from tests.support.sheets import REFERENCES
 from tipbench.cli.session import make_stamps
 from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.grid import Cell

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.promotion.campaign import make_model, make_pack
 from tests.ranking.simulated import arm_name, split_composite
-from tests.sheets import REFERENCES
 from tests.stats.simulator import CANDIDATES, Campaign, Key
+from tests.support.sheets import REFERENCES
 from tipbench.cli.session import make_stamps
 from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.grid import Cell

@@ -11,8 +11,8 @@ import pytest
 from tests.conftest import Cli
 from tests.judging.auto_asking import auto
 from tests.judging.counting_judge import CountingJudge
-from tests.official import MlflowClient
 from tests.promotion.campaign import Campaign, ScriptedEngine, judge_sheet, make_model, make_pack, read_scores
+from tests.support.official import MlflowClient
 from tipbench.champion_cells import add_champion
 from tipbench.errors import ModelMissing
 from tipbench.promotion.case import make_arm, read_bench

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.official import MlflowClient
 from tests.promotion.campaign import Campaign, make_pack
+from tests.support.official import MlflowClient
 from tipbench.tracking import Tracking
 from tipbench.tracking.champions import entry_name, read_chain
 

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.official import MlflowClient
 from tests.promotion.campaign import Campaign, make_pack
+from tests.support.official import MlflowClient
 from tipbench.errors import NoChampion, PromotionLost, TipbenchError, TrackingRefused, UsageError
 from tipbench.promotion.case import make_arm, read_bench
 from tipbench.promotion.promote import ChampionReport

@@ -11,9 +11,9 @@ from tests.conftest import Cli
 from tests.engines.variants import prepare_models
 from tests.judging.auto_asking import auto
 from tests.judging.counting_judge import CountingJudge
-from tests.official import MlflowClient
-from tests.sheets import REFERENCES, judge_soundly
-from tests.small_pack import MAX_TOKENS, PROMPT
+from tests.support.official import MlflowClient
+from tests.support.sheets import REFERENCES, judge_soundly
+from tests.support.small_pack import MAX_TOKENS, PROMPT
 from tipbench.pack import builtin_pack
 from tipbench.tracking.champions import entry_name
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.big_experiment import make_pack
 
-from tests.sheets import REFERENCES
+from tests.support.sheets import REFERENCES
 from tipbench.cli.session import make_stamps
 from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.engines.protocol import Schema

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.mlflow_server import MlflowServer
+from tests.support.servers import MlflowServer
 from tests.tracking.writing import TEXTS, make_write
 from tipbench.errors import TrackingError, TrackingRefused
 from tipbench.settings import Settings

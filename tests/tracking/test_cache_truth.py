@@ -17,7 +17,7 @@ from subprocess import Popen
 import pytest
 
 from tests.conftest import Cli
-from tests.official import MlflowClient
+from tests.support.official import MlflowClient
 from tests.tracking.writing import make_write
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, Run, Tracking, open_tracking

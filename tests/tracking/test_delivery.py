@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault_proxy import FaultProxy, Plan
+from tests.support.fault_proxy import FaultProxy, Plan
 from tests.tracking.writing import TEXTS, impatient, make_write
 from tipbench.errors import TrackingRefused, TrackingUnavailable
 from tipbench.tracking import Experiment, Tracking

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.big_experiment import collect_big, judge_big, make_cells, make_pack
 
 from tests.conftest import Cli
-from tests.official import MlflowClient
+from tests.support.official import MlflowClient
 from tipbench.cli.session import make_stamps
 from tipbench.judging.phase import Judging
 from tipbench.tracking import Experiment, Run, Tracking

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault_proxy import FaultProxy, Plan
+from tests.support.fault_proxy import FaultProxy, Plan
 from tests.tracking.writing import impatient, make_write
 from tipbench.errors import NewerSchema
 from tipbench.settings import Settings

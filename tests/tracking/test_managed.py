@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.fault_proxy import FaultProxy, Plan
+from tests.support.fault_proxy import FaultProxy, Plan
 from tests.tracking.writing import impatient, make_write
 from tipbench.cli.mlflow import command
 from tipbench.settings import Settings

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.http_server import serve
-from tests.mlflow_server import MlflowServer, free_port
+from tests.support.ports import free_port
+from tests.support.servers import MlflowServer, serve
 from tests.tracking.writing import TEXTS, make_write
 from tipbench.errors import TrackingError, TrackingRefused, TrackingUnavailable, UsageError
 from tipbench.settings import Settings

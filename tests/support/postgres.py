@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mlflow_server import MlflowServer
+from tests.support.servers import MlflowServer
 
 NEEDED = "no Postgres here: apt-get install postgresql, pip install 'psycopg[binary]'"
 ROLE = "tipbench"

@@ -1,20 +1,21 @@
-"""An MLflow server of a test's own: another database, another way to start it, killed and started again."""
+"""Servers of a test's own: a real MLflow, and a small HTTP server for what real parts will not say on demand."""
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tipbench.errors import TrackingRefused, TrackingUnavailable
 from tipbench.tracking.rest import Rest
 from tipbench.tracking.runs import ManyExperiments
 
-START_SECONDS = 240.0
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
@@ -41,7 +42,7 @@ class MlflowServer:
         kept = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith("MLFLOW") and name != "PYTHONDONTWRITEBYTECODE"
+            if not name.startswith(("MLFLOW", "PYTEST")) and name != "PYTHONDONTWRITEBYTECODE"
         }
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
         with (self.folder / "log").open("ab") as log:
@@ -71,25 +72,34 @@ class MlflowServer:
 
     def _wait_until_it_answers(self) -> None:
         assert self._process is not None
-        rest = Rest(self.url)
-        end = time.monotonic() + START_SECONDS
+        process, rest = self._process, Rest(self.url)
+
+        def answers() -> bool:
+            log = (self.folder / "log").read_text(encoding="utf-8", errors="replace")
+            assert process.poll() is None, log
+            # A search: /version answers before the database does. Who refuses strangers is there, too.
+            with suppress(TrackingUnavailable):
+                with suppress(TrackingRefused):
+                    rest.post("experiments/search", {"max_results": 1}, ManyExperiments)
+                return True
+            return False
+
         try:
-            while True:
-                log = (self.folder / "log").read_text(encoding="utf-8", errors="replace")
-                assert self._process.poll() is None, log
-                assert time.monotonic() < end, log
-                # A search: /version answers before the database does. Who refuses strangers is there, too.
-                with suppress(TrackingUnavailable):
-                    with suppress(TrackingRefused):
-                        rest.post("experiments/search", {"max_results": 1}, ManyExperiments)
-                    return
-                time.sleep(0.2)
+            eventually(answers, "MLflow answers", seconds=2 * PATIENCE_SECONDS, every=0.2)
         finally:
             rest.close()
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+@contextmanager
+def serve(handler: type[BaseHTTPRequestHandler]) -> Generator[str]:
+    """Serves on a port of its own; gives the address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.text_judge import judge_file
+from tests.support.text_judge import judge_file
 from tipbench.pack import builtin_pack
 
 REFERENCES = {anchor.text: anchor.scores for anchor in builtin_pack().anchors}

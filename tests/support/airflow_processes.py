@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.mlflow_server import free_port
+from tests.support.ports import free_port
 from tipbench.jobs.airflow_api import Airflow
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 VENV = "TIPBENCH_TEST_AIRFLOW"
 USERS = {"bot": "op", "eve": "viewer"}
 PASSWORD = "a word for tests"

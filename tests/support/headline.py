@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from tests.collecting import collect_into
 from tests.engines.variants import prepare_models
-from tests.text_judge import judge_file
+from tests.support.experiments import collect_into
+from tests.support.text_judge import judge_file
 from tipbench.cli.session import make_stamps
 from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.engines import open_engines
