@@ -4,7 +4,8 @@ import re
 
 import httpx2
 
-from tests.ranking.campaign import ScriptedEngine, collect_campaign
+from tests.ranking.campaign import collect_campaign
+from tests.support.scripted import ScriptedEngine
 from tipbench.tracking import Tracking
 
 

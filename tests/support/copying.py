@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+SHARED = ("tipbench-champions", "tipbench-policies")
 TABLES = ("tags", "params", "metrics", "latest_metrics")
 """What hangs on a run."""
 KINDS = {"pack", "cell"}
@@ -40,10 +41,11 @@ class ServerData:
             return int(database.execute("SELECT max(experiment_id) FROM experiments").fetchone()[0])
 
     def delete_experiments_after(self, newest: int) -> None:
-        """As the user interface deletes: they stay, and no list shows them."""
+        """As the user interface deletes: they stay, and no list shows them. What all packs share is kept."""
+        rule = "experiment_id > ? AND name NOT IN (?, ?)"
         with self.database() as database:
             database.execute(
-                "UPDATE experiments SET lifecycle_stage = 'deleted' WHERE experiment_id > ?", (newest,)
+                f"UPDATE experiments SET lifecycle_stage = 'deleted' WHERE {rule}", (newest, *SHARED)
             )
 
 
