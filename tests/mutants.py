@@ -2,9 +2,9 @@
 
 usage: python -m tests.mutants [ID …] [-- PYTEST ARGUMENTS]
 
-The defects in `mutants.toml` were made by somebody who had not read the tests. Each is put into a copy of `src`, and
-the test that is known to find it (`found_by`) is run on that copy; with arguments for pytest those tests are run
-instead. A defect whose text is no longer in `src` is stale: move it with the code that it was about.
+The defects in `mutants.toml` were made by somebody who had not read the tests. Each is put into a copy of
+`src`, and the test that is known to find it (`found_by`) is run on that copy; with arguments for pytest those
+tests are run instead. A defect whose text is no longer in `src` is stale: move it with its code.
 """
 
 import os

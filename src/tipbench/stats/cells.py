@@ -10,7 +10,7 @@ ENOUGH_TO_FIT = 10
 """Verdicts beyond those that arms and blocks use up: with fewer, a fitted slope explains noise away."""
 
 NO_RANK = 1e-9
-"""Arms are known only up to a constant, so one eigenvalue is 0 but for rounding, by how much hangs on the CPU.
+"""Arms are known only up to a constant, so one eigenvalue is 0 but for rounding, which hangs on the CPU.
 
 NumPy's own bound (1e-15) is so close to it that some CPUs would divide by it.
 """
