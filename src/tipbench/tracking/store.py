@@ -21,6 +21,7 @@ from tipbench.tracking.registry import Registry
 from tipbench.tracking.rest import Rest
 from tipbench.tracking.runs import Experiment, OneRun, Run
 from tipbench.tracking.searching import read_runs, search_runs
+from tipbench.tracking.texts import TextCache
 from tipbench.tracking.traces import Trace, trace_body
 from tipbench.tracking.write import Write, prepare_write
 
@@ -49,6 +50,7 @@ class Tracking:
         self._rest = rest
         self._home = home
         self._server = server or rest.url
+        self.text_cache = TextCache(home / "cache" / "packs")
         self._experiments = Experiments(rest, locks=home / "locks", new_id=new_id)
         self._outbox = Outbox(
             rest,
