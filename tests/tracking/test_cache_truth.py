@@ -188,6 +188,18 @@ def test_a_run_deleted_and_restored_between_two_reads_is_there(reader: Reader, t
     assert reader.through_cache() == reader.fresh() == []
 
 
+def test_what_was_deleted_before_the_first_read_is_there_when_it_is_restored(
+    reader: Reader, tracking: Tracking
+) -> None:
+    first, second = (add_run(tracking, reader.experiment) for _ in range(2))
+    client = MlflowClient(tracking_uri=reader.rest.url)
+    client.delete_run(first)
+    assert ids(reader.through_cache()) == {second}
+    reader.forget_overlap()
+    client.restore_run(first)
+    assert ids(reader.through_cache()) == {first, second}
+
+
 def test_a_server_whose_clock_was_set_back_is_read_whole(reader: Reader, tracking: Tracking) -> None:
     first = add_run(tracking, reader.experiment)
     reader.through_cache()
