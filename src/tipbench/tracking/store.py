@@ -137,14 +137,16 @@ class Tracking:
         """
         self._outbox.submit(write)
 
-    def deliver(self, write: Write) -> str:
+    def deliver(self, write: Write, *, artifact_uri: str = "") -> str:
         """Submits the write and waits for it; gives the run id.
+
+        Whoever has read the run that it changes says where its texts lie: that saves asking for it.
 
         Raises:
             TrackingUnavailable: the server is away; the write stays in the journal.
             TrackingRefused: the server said no.
         """
-        return self._outbox.deliver(write, patience_seconds=PATIENCE_SECONDS)
+        return self._outbox.deliver(write, patience_seconds=PATIENCE_SECONDS, artifact_uri=artifact_uri)
 
     def flush(self, *, patience_seconds: float = PATIENCE_SECONDS) -> Delivery:
         """Waits for everything submitted; gives up after `patience_seconds` without any progress."""
