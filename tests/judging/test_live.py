@@ -2,13 +2,15 @@
 
 import json
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Cli
 from tests.support.experiments import shift_clock
+from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.sheets import REFERENCES, fill, sections
 from tipbench.cli.session import make_stamps
 from tipbench.errors import SheetError, UsageError
@@ -126,6 +128,75 @@ def test_a_wrong_answer_is_named_and_nothing_is_stored(live: LiveJudging, collec
     for part in (bad.id, "relevance is 6", "actionability is missing", "'strange' is not of this sitting"):
         assert part in caught.value.message
     assert live.look(sitting.token, experiment=collected).answers == {}
+
+
+def test_an_answer_reads_the_experiment_once_and_its_own_run_when_it_is_stored(
+    cli: Cli, mlflow_url: str, collected: str
+) -> None:
+    with (
+        FaultProxy(mlflow_url) as proxy,
+        open_tracking(Settings(home=cli.home, mlflow_url=proxy.url)) as door,
+    ):
+        live = make_live(door, cli.home)
+        sitting = opened(live, collected)
+        before = len(proxy.requests)
+        item = next(each for each in sitting.waiting if each.text not in REFERENCES)
+        again = live.submit(sitting.token, {item.id: answer(item)}, experiment=collected)
+        asked = [line.rpartition("/")[2] for line in proxy.requests[before:]]
+        assert again == live.look(sitting.token, experiment=collected)
+    assert asked == [
+        "get-by-name",
+        "search",
+        "section.json",
+        "key.json",
+        "log-batch",
+        "submission-1.json",
+        "log-batch",
+        "get",
+    ]
+
+
+@dataclass
+class Interfering(FaultProxy):
+    """Before the first submission reaches the server, somebody else does something."""
+
+    meanwhile: Callable[[], object] = list
+
+    def next_fault(self, line: str) -> Fault:
+        if line.startswith("PUT") and line.endswith("submission-1.json"):
+            self.meanwhile()
+        return super().next_fault(line)
+
+
+def test_an_answer_to_a_sitting_that_another_host_closes_meanwhile_says_so(
+    cli: Cli, tracking: Tracking, mlflow_url: str, collected: str, tmp_path: Path
+) -> None:
+    elsewhere = make_live(tracking, tmp_path / "another host")
+    with (
+        Interfering(mlflow_url) as proxy,
+        open_tracking(Settings(home=cli.home, mlflow_url=proxy.url)) as door,
+    ):
+        live = make_live(door, cli.home)
+        sitting = opened(live, collected)
+        proxy.meanwhile = lambda: elsewhere.close(sitting.token, experiment=collected)
+        item = sitting.waiting[0]
+        after = live.submit(sitting.token, {item.id: answer(item)}, experiment=collected)
+        assert after.state == "expired"
+        assert after == live.look(sitting.token, experiment=collected)
+
+
+def test_answers_that_are_stored_are_taken_again_after_the_close_and_new_ones_are_not(
+    live: LiveJudging, collected: str
+) -> None:
+    sitting = opened(live, collected)
+    first, second = sitting.waiting[:2]
+    live.submit(sitting.token, {first.id: answer(first)}, experiment=collected)
+    closed = live.close(sitting.token, experiment=collected)
+    assert live.submit(sitting.token, {first.id: answer(first)}, experiment=collected) == closed
+    for more in ({second.id: answer(second)}, {first.id: Answer(scores={}, flags={})}):
+        with pytest.raises(UsageError, match="is closed"):
+            live.submit(sitting.token, more, experiment=collected)
+    assert live.look(sitting.token, experiment=collected) == closed
 
 
 def test_closing_early_gives_the_rest_back(cli: Cli, live: LiveJudging, collected: str) -> None:
