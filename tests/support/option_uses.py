@@ -1,9 +1,9 @@
 """Which options of which commands the tests use, read from their source.
 
-A use is a call, a list or a tuple that holds a command and its options as plain words:
-`cli.ok("judge", "--export", "sheet.json")`, `[PYTHON, "-m", "tipbench", "jobs", "list"]`, `SMALL = ("collect", …)`.
-Names that stand for words are looked up: constants of the module or of the tests' module they are imported from,
-variables of the same function, and functions that hand their `*arguments` on to such a call.
+A use is a call, a list or a tuple that holds a command and its options as plain words, as in
+`cli.ok("judge", "--export", "sheet.json")` and `[PYTHON, "-m", "tipbench", "jobs", "list"]`. Names that stand
+for words are looked up: constants of the module or of the tests' module they are imported from, variables of
+the same function, and functions that hand their `*arguments` on to such a call.
 """
 
 import ast
@@ -158,11 +158,13 @@ class _Scope:
     def arguments(self, call: ast.Call) -> list[Word]:
         """The words of a call; `CliRunner().invoke(command, [words])` names its command by an import."""
         match call:
-            case ast.Call(func=ast.Attribute(attr="invoke"), args=[ast.Name(id=name), given, *_]):
-                if name in self.module.commands:
-                    rest = isinstance(given, ast.Name) and given.id == self.handed_on
-                    return [self.module.commands[name], *([REST] if rest else self._spread(given))]
-        return self.words(call.args)
+            case ast.Call(func=ast.Attribute(attr="invoke"), args=[ast.Name(id=name), given, *_]) if (
+                name in self.module.commands
+            ):
+                rest = isinstance(given, ast.Name) and given.id == self.handed_on
+                return [self.module.commands[name], *([REST] if rest else self._spread(given))]
+            case _:
+                return self.words(call.args)
 
     def _words(self, node: ast.expr) -> list[Word]:
         match node:
@@ -216,11 +218,11 @@ def _uses_of(module: _Module, modules: _Modules) -> Iterator[Use]:
     for scope, node in _sequences(module, modules):
         if use := _as_use(_called_words(scope, node), where):
             yield use
-    for node in ast.walk(module.tree):
-        # A line for a shell.
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "-m tipbench " in node.value:
-            if use := _as_use(node.value.partition("-m tipbench ")[2].split(), where):
-                yield use
+    texts = [node.value for node in ast.walk(module.tree) if isinstance(node, ast.Constant)]
+    for line in (text for text in texts if isinstance(text, str) and "-m tipbench " in text):
+        # For a shell.
+        if use := _as_use(line.partition("-m tipbench ")[2].split(), where):
+            yield use
 
 
 def _sequences(module: _Module, modules: _Modules) -> Iterator[tuple[_Scope, ast.expr]]:
@@ -260,7 +262,10 @@ def _called_words(scope: _Scope, node: ast.expr) -> list[Word]:
 
 def _prefixes(name: str, scope: _Scope) -> Iterator[tuple[list[Word], list[Word]]]:
     """What a function of this name puts around the arguments that it hands on."""
-    homes = [scope.module, *(scope.modules.named(each) for each in sorted(set(scope.module.imports.values())))]
+    homes = [
+        scope.module,
+        *(scope.modules.named(each) for each in sorted(set(scope.module.imports.values()))),
+    ]
     for home in homes:
         for function in filter(None, (home.functions.get(name), home.functions.get("__call__"))):
             yield from _handed_on(function, _inside(function, home, scope.modules))
