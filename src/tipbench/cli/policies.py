@@ -8,7 +8,7 @@ from tipbench.cli.extras import check_extra
 from tipbench.cli.policies_evaluate import evaluate_command
 from tipbench.cli.policies_gate import gate_command
 from tipbench.cli.policies_tips import tips_command
-from tipbench.cli.session import make_console, make_stamps
+from tipbench.cli.session import check_room, make_console, make_stamps
 from tipbench.settings import read_settings, split_list
 
 
@@ -40,6 +40,7 @@ def serve(*, host: str, port: int, tips: Path | None, **flags: object) -> None:
     from tipbench.serving.tips import read_tips
 
     settings = read_settings(flags)
+    check_room(settings)
     folder, say = settings.policies_folder, make_console()
     path = tips or (folder / "tips.jsonl" if (folder / "tips.jsonl").exists() else None)
     shadows = settings.policies_shadows
@@ -72,6 +73,7 @@ def verify(ctx: click.Context, **flags: object) -> None:
     from tipbench.serving.opening import open_store
 
     settings = read_settings(flags)
+    check_room(settings)
     store = open_store(settings.policies_folder, settings.policies_store)
     try:
         count, differing = find_differences(store)
