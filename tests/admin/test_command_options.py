@@ -4,13 +4,14 @@ import io
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx2
 import pytest
 
 from tests.conftest import Cli
 from tests.support.ports import free_port
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tipbench.admin.parts import make_parts
 from tipbench.cli.session import make_stamps
 from tipbench.jobs.records import Step
@@ -54,20 +55,23 @@ def test_the_demo_stays_on_this_machine(cli: Cli) -> None:
     assert not (cli.home / "serve-demo").exists()
 
 
-def test_exposed_it_listens_on_every_address_and_says_what_belongs_in_front(cli: Cli) -> None:
-    port = free_port()
+def make_token(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a long password\n"))
+    cli.ok("admin", "create-user", "ada", "--password-stdin")
+    return cli.ok("admin", "create-token", "ada").out.strip()
+
+
+def test_exposed_it_listens_on_every_address_and_says_what_belongs_in_front(
+    cli: Cli, mlflow_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, token = free_port(), make_token(cli, monkeypatch)
+    # The server and the data folder of the flags: the environment names others.
+    elsewhere = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "TIPBENCH_HOME": str(tmp_path / "elsewhere")}
     command = [
-        sys.executable,
-        "-m",
-        "tipbench",
-        "serve",
-        "--host",
-        "0.0.0.0",
-        "--expose",
-        "--port",
-        str(port),
+        *(sys.executable, "-m", "tipbench", "serve", "--host", "0.0.0.0", "--expose", "--port", str(port)),
+        *("--mlflow-url", mlflow_url, "--home", str(cli.home)),
     ]
-    with subprocess.Popen(command, env=dict(os.environ), stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=os.environ | elsewhere, stdout=subprocess.PIPE, text=True) as process:
         try:
 
             def answers() -> bool:
@@ -80,6 +84,13 @@ def test_exposed_it_listens_on_every_address_and_says_what_belongs_in_front(cli:
                     return False
 
             eventually(answers, "the panel answers")
+            listed = httpx2.get(
+                f"http://127.0.0.1:{port}/api/bench/experiments",
+                headers={"Authorization": f"Bearer {token}"},
+                timeout=PATIENCE_SECONDS,
+                trust_env=False,
+            )
+            assert listed.status_code == 200, listed.text
         finally:
             process.terminate()
         assert process.stdout is not None

@@ -49,8 +49,15 @@ def test_with_a_champion_named_next_asks_what_the_gate_asks(cli: Cli, decided: s
 def test_the_mcp_server_asks_against_the_champion_it_was_told(
     cli: Cli, decided: str, mlflow_url: str, tmp_path: Path
 ) -> None:
-    words = ["-m", "tipbench", "mcp", "--champion", "good+v1", "--experiment", decided, "--judged-by", "bert"]
-    server = StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ), cwd=tmp_path)
+    # Everything by its flags: the environment names another server and another data folder.
+    words = [
+        *("-m", "tipbench", "mcp", "--champion", "good+v1", "--experiment", decided, "--judged-by", "bert"),
+        *("--mlflow-url", mlflow_url, "--home", str(cli.home)),
+    ]
+    elsewhere = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "TIPBENCH_HOME": str(tmp_path / "elsewhere")}
+    server = StdioServerParameters(
+        command=sys.executable, args=words, env=os.environ | elsewhere, cwd=tmp_path
+    )
 
     async def ask() -> Any:
         async with Client(server) as client:
@@ -58,3 +65,4 @@ def test_the_mcp_server_asks_against_the_champion_it_was_told(
 
     told = asyncio.run(ask())
     assert (told["state"], GATE_IS_DECIDED in told["what_now"]) == ("judged enough", True)
+    assert not (tmp_path / "elsewhere").exists()

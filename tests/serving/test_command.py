@@ -109,6 +109,10 @@ def test_another_signal_log_is_evaluated_where_it_is_named(cli: Cli, experiment_
     assert (without.code, "no rewarded decision" in without.err) == (2, True), without.err
     found = cli.ok("policies", "evaluate", "--policy", "egreedy-v2", "--signals", str(moved), "--json").json()
     assert found[0]["decisions"] == 30
+    (cli.home / "other" / "policies").mkdir(parents=True)
+    shutil.copytree(moved, cli.home / "other" / "policies" / "signals")
+    there = cli.ok("policies", "evaluate", "--policy", "egreedy-v2", "--home", str(cli.home / "other"))
+    assert "30 rewarded decisions" in there.out
 
     where = ("--experiment", experiment_name, "--json")
     small = ("--policies", "egreedy-v2,linucb", "--users", "20", "--rounds", "10")

@@ -9,7 +9,7 @@ the same function, and functions that hand their `*arguments` on to such a call.
 import ast
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -61,9 +61,9 @@ def options_of(command: click.Command) -> set[str]:
     return {name for option in given for name in (*option.opts, *option.secondary_opts) if name[:2] == "--"}
 
 
-def find_uses(files: Iterable[Path]) -> list[Use]:
+def find_uses(files: Iterable[Path], *, read: Callable[[Path], str] = Path.read_text) -> list[Use]:
     """Every use in these test modules, and in the README, whose commands a test runs."""
-    modules = _Modules()
+    modules = _Modules(read)
     found = [use for file in files for use in _uses_of(modules.read(file), modules)]
     return found + _readme_uses()
 
@@ -105,12 +105,13 @@ class _Module:
 class _Modules:
     """Test modules, each parsed once."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[Path], str]) -> None:
+        self._text_of = read
         self._read: dict[Path, _Module] = {}
 
     def read(self, path: Path) -> _Module:
         if path not in self._read:
-            self._read[path] = _parse(path)
+            self._read[path] = _parse(path, self._text_of(path))
         return self._read[path]
 
     def named(self, dotted: str) -> _Module:
@@ -118,8 +119,8 @@ class _Modules:
         return self.read(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
 
 
-def _parse(path: Path) -> _Module:
-    module = _Module(path, ast.parse(path.read_text(encoding="utf-8")))
+def _parse(path: Path, text: str) -> _Module:
+    module = _Module(path, ast.parse(text))
     for node in ast.walk(module.tree):
         if isinstance(node, ast.FunctionDef):
             module.functions[node.name] = node
