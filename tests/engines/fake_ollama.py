@@ -74,6 +74,8 @@ class FakeOllama:
         if not body["messages"]:
             return 200, {"done": True, "done_reason": "load"}
         self.asked.append(body)
+        if body.get("keep_alive") == 0:
+            self.loaded.clear()
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 

@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -16,8 +17,11 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.fault_proxy import FaultProxy, Plan
+from tests.support.ports import free_port
 from tests.tracking.writing import impatient, make_write
+from tipbench.cli.backup import command as backup_command
 from tipbench.cli.mlflow import command
+from tipbench.errors import UsageError
 from tipbench.settings import Settings
 from tipbench.tracking import managed, open_tracking
 from tipbench.tracking.managed import ManagedFolder
@@ -88,21 +92,29 @@ def test_what_is_stored_there_is_in_the_data_folder(home: Path, url: str, experi
 
 
 def test_with_nothing_set_and_nobody_at_the_default_address_it_is_used(home: Path, url: str) -> None:
-    with socket.socket() as probe:
-        if probe.connect_ex(("localhost", 5000)) == 0:
-            pytest.skip("something listens at localhost:5000")
-    with open_tracking(Settings(home=home, mlflow_token="not for this one")) as tracking:
+    nothing_set = Settings(home=home, mlflow_token="not for this one")
+    with open_tracking(nothing_set, default_url=f"http://localhost:{free_port()}") as tracking:
         assert tracking.url == url
         assert tracking.description.startswith("MLflow ")
         assert tracking.description.endswith(f" at {url} (managed here)")
 
 
 def test_status_and_up_tell_where_it_is(home: Path, url: str) -> None:
-    runner = CliRunner()
-    for name in ("up", "status"):
-        told = runner.invoke(command, [name, "--home", str(home)])
-        assert told.exit_code == 0
-        assert url in told.output
+    up = CliRunner().invoke(command, ["up", "--home", str(home)])
+    status = CliRunner().invoke(command, ["status", "--home", str(home)])
+    assert (up.exit_code, url in up.output) == (0, True), up.output
+    assert (status.exit_code, url in status.output) == (0, True), status.output
+
+
+def test_a_backup_overwrites_a_file_only_by_force(home: Path, url: str, tmp_path: Path) -> None:
+    file = tmp_path / "backup.tar.gz"
+    file.write_text("precious")
+    refused = CliRunner().invoke(backup_command, [str(file), "--home", str(home)])
+    assert isinstance(refused.exception, UsageError)
+    assert file.read_text() == "precious"
+    forced = CliRunner().invoke(backup_command, [str(file), "--home", str(home), "--force"])
+    assert forced.exit_code == 0, forced.output
+    assert tarfile.is_tarfile(file)
 
 
 def test_another_folder_does_not_take_it_for_its_own(home: Path, url: str, tmp_path: Path) -> None:

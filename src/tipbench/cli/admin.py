@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from tipbench.cli.extras import check_extra
 from tipbench.cli.session import check_room, make_console, make_stamps
-from tipbench.errors import TipbenchError
 from tipbench.jobs.opening import open_jobs
 from tipbench.settings import read_settings
 
@@ -16,18 +16,10 @@ if TYPE_CHECKING:
     from tipbench.admin.accounts import Accounts, Role
     from tipbench.admin.credentials import Credentials
 
-EXTRA = {"argon2", "fastapi", "jinja2", "multipart", "python_multipart", "starlette", "uvicorn"}
 home_option = click.option("--home", help="Data folder [default: $TIPBENCH_HOME].")
 password_option = click.option(
     "--password-stdin", is_flag=True, help="Read the password from standard input."
 )
-
-
-def explain_missing(error: ModuleNotFoundError) -> TipbenchError | None:
-    """What to install, if a part of the extra `admin` is missing."""
-    if (error.name or "").partition(".")[0] not in EXTRA:
-        return None
-    return TipbenchError("this needs the extra `admin`", hint="Install it: pip install 'tipbench[admin]'")
 
 
 @click.group(name="admin")
@@ -86,12 +78,11 @@ def create_token(*, name: str, label: str, days: int, **flags: object) -> None:
 
 
 def _open(flags: dict[str, object]) -> "tuple[Accounts, Credentials]":
-    try:
-        from tipbench.admin.accounts import Accounts
-        from tipbench.admin.credentials import Credentials
-        from tipbench.admin.tables import TABLES
-    except ModuleNotFoundError as error:
-        raise explain_missing(error) or error from error
+    check_extra("admin", "argon2")
+    from tipbench.admin.accounts import Accounts
+    from tipbench.admin.credentials import Credentials
+    from tipbench.admin.tables import TABLES
+
     settings = read_settings(flags)
     check_room(settings)
     stamps = make_stamps()

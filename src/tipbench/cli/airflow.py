@@ -3,7 +3,7 @@
 import click
 
 from tipbench.cli.doctor import print_findings
-from tipbench.cli.session import make_stamps, mlflow_options
+from tipbench.cli.session import make_stamps
 from tipbench.settings import read_settings
 
 
@@ -15,7 +15,7 @@ def command() -> None:
 @command.command()
 @click.option("--airflow-url", help="Airflow's API server [default: airflow_url of the settings].")
 @click.option("--seconds", default=120.0, show_default=True, help="How long a worker may take to answer.")
-@mlflow_options
+@click.option("--mlflow-url", help="MLflow server that a worker is to reach [default: that of the settings].")
 @click.pass_context
 def doctor(ctx: click.Context, *, seconds: float, **flags: object) -> None:
     """Check Airflow for the bench: its parts, the DAG, the pool, and MLflow as a worker sees it."""

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import click
 
-from tipbench.cli.session import experiment_option, mlflow_options, open_session
+from tipbench.cli.session import check_room, experiment_option, mlflow_options, open_session
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -27,7 +27,9 @@ def up(home: str | None) -> None:
     from tipbench.settings import read_settings
     from tipbench.tracking.opening import open_managed_folder
 
-    server = open_managed_folder(read_settings({"home": home}).home).start()
+    settings = read_settings({"home": home})
+    check_room(settings)
+    server = open_managed_folder(settings.home).start()
     click.echo(f"MLflow {server.version} at {server.url} (managed here, process {server.pid})")
 
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import click
 
+from tipbench.cli.extras import check_extra
 from tipbench.cli.policies_evaluate import evaluate_command
 from tipbench.cli.policies_gate import gate_command
 from tipbench.cli.policies_tips import tips_command
-from tipbench.cli.session import make_console, make_stamps
+from tipbench.cli.session import check_room, make_console, make_stamps
 from tipbench.settings import read_settings, split_list
 
 
@@ -31,6 +32,7 @@ def command() -> None:
 @click.option("--home", help="Data folder [default: $TIPBENCH_HOME].")
 def serve(*, host: str, port: int, tips: Path | None, **flags: object) -> None:
     """Serve score, reward, stats, recommend and reset over HTTP, until stopped."""
+    check_extra("serve", "fastapi", "prometheus_client", "uvicorn")
     import uvicorn
 
     from tipbench.serving.app import create_app
@@ -38,6 +40,7 @@ def serve(*, host: str, port: int, tips: Path | None, **flags: object) -> None:
     from tipbench.serving.tips import read_tips
 
     settings = read_settings(flags)
+    check_room(settings)
     folder, say = settings.policies_folder, make_console()
     path = tips or (folder / "tips.jsonl" if (folder / "tips.jsonl").exists() else None)
     shadows = settings.policies_shadows
@@ -65,10 +68,12 @@ def serve(*, host: str, port: int, tips: Path | None, **flags: object) -> None:
 @click.pass_context
 def verify(ctx: click.Context, **flags: object) -> None:
     """Compare every state with a replay of the log. Exit code 3: they differ."""
+    check_extra("serve", "fastapi", "prometheus_client")
     from tipbench.policies.verifying import find_differences
     from tipbench.serving.opening import open_store
 
     settings = read_settings(flags)
+    check_room(settings)
     store = open_store(settings.policies_folder, settings.policies_store)
     try:
         count, differing = find_differences(store)

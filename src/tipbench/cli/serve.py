@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from tipbench.cli.admin import explain_missing
+from tipbench.cli.extras import check_extra
 from tipbench.cli.session import check_room, make_console, mlflow_options
 from tipbench.errors import UsageError
 from tipbench.settings import Settings, read_settings
@@ -45,12 +45,11 @@ def command(
     **flags: object,
 ) -> None:
     """The bench from a browser and from other programs. First: tipbench admin create-user NAME."""
-    try:
-        import uvicorn
+    check_extra("admin", "argon2", "fastapi", "jinja2", "python_multipart", "uvicorn")
+    import uvicorn
 
-        from tipbench.admin.app import HOSTS, PUBLIC_URL
-    except ModuleNotFoundError as error:
-        raise explain_missing(error) or error from error
+    from tipbench.admin.app import HOSTS, PUBLIC_URL
+
     if host not in LOOPBACK and not expose:
         raise UsageError(f"{host} can be reached from elsewhere: that needs --expose", hint=FRONT)
     settings = read_settings(flags)

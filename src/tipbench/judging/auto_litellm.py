@@ -33,7 +33,8 @@ def judge_behind_litellm(name: str, *, price: Price | None) -> JudgeModel:
     """The judge that LiteLLM knows by `provider/name`. Its meaning may change: it is not pinned.
 
     Raises:
-        ModelRefused: LiteLLM is not installed, does not know it, or it takes no schema.
+        EngineUnavailable: LiteLLM is not installed.
+        ModelRefused: LiteLLM does not know it, or it takes no schema.
     """
     provider, _, model = name.partition("/")
     if not model:
@@ -102,7 +103,9 @@ class _LiteLlmGrader:
 
 def _import_litellm() -> Library:
     if importlib.util.find_spec("litellm") is None:
-        raise ModelRefused("LiteLLM is not installed", hint="Install it with: pip install 'tipbench[judge]'")
+        raise EngineUnavailable(
+            "LiteLLM is not installed", hint="Install it with: pip install 'tipbench[judge]'"
+        )
     for name, value in BEFORE_IMPORT.items():
         os.environ[name] = value
     library = cast(Library, importlib.import_module("litellm"))

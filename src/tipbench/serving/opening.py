@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tipbench.policies.policy import Policy
-from tipbench.policies.refusals import UnknownPolicy
+from tipbench.policies.refusals import StoreUnavailable, UnknownPolicy
 from tipbench.policies.registry import find_policy, list_policies
 from tipbench.policies.store import Store
 from tipbench.serving.active import ActiveFile
@@ -38,13 +38,18 @@ def open_store(folder: Path, store: str) -> Store:
 
     Raises:
         StoreInUse: another process has the files.
-        StoreUnavailable: Redis does not answer.
+        StoreUnavailable: Redis does not answer, or its client is not installed.
     """
     if store == FILES:
         from tipbench.policies.file_store import FileStore  # noqa: PLC0415 - an opening
 
         return FileStore(folder / "state")
-    from tipbench.policies.redis_store import RedisStore  # noqa: PLC0415 - needs the extra `serve`
+    try:
+        from tipbench.policies.redis_store import RedisStore  # noqa: PLC0415 - needs the extra `serve`
+    except ModuleNotFoundError as error:
+        raise StoreUnavailable(
+            "a store in Redis needs the extra `serve`", hint="Install it: pip install 'tipbench[serve]'"
+        ) from error
 
     return RedisStore(store, policies=list_policies())
 

@@ -39,7 +39,7 @@ def read_server_file(folder: Path) -> ServerFile | None:
     """Who the server of this folder is; None if there is none yet."""
     try:
         return ServerFile.model_validate_json((folder / "server.json").read_bytes())
-    except (FileNotFoundError, ValidationError):
+    except (FileNotFoundError, NotADirectoryError, ValidationError):
         return None
 
 

@@ -18,11 +18,16 @@ DEFAULT_URL = "http://localhost:5000"
 
 
 def open_tracking(
-    settings: Settings, *, limits: TimeLimits | None = None, pace: Pace | None = None
+    settings: Settings,
+    *,
+    limits: TimeLimits | None = None,
+    pace: Pace | None = None,
+    default_url: str = DEFAULT_URL,
 ) -> Tracking:
     """The MLflow server in force, checked to let us in. Close it after use.
 
-    `limits` and `pace` say how long to wait for it and how often to try again.
+    `limits` and `pace` say how long to wait for it and how often to try again; `default_url` is where one is
+    looked for when none is set.
 
     Raises:
         TrackingError: the server that is set does not answer, is not MLflow or does not let us in;
@@ -36,8 +41,8 @@ def open_tracking(
             token=settings.mlflow_token,
         )
         rest, how, name = Rest(settings.mlflow_url, access=access, limits=limits), "as set", ""
-    elif answers_as_mlflow(DEFAULT_URL):
-        rest, how, name = Rest(DEFAULT_URL, limits=limits), "found there", ""
+    elif answers_as_mlflow(default_url):
+        rest, how, name = Rest(default_url, limits=limits), "found there", ""
     else:
         server = open_managed_folder(settings.home).start()
         rest, how, name = Rest(server.url, limits=limits), "managed here", managed_name(server.server_id)
