@@ -9,10 +9,9 @@ from typing import Any
 
 from benchmarks.big_experiment import collect_big, make_cells, make_pack
 
-from tests.ranking.campaign import ScriptedEngine
+from tests.support.experiments import Where, collect_with
+from tests.support.scripted import ScriptedEngine
 from tests.support.sheets import REFERENCES
-from tipbench.cli.session import make_stamps
-from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.engines import open_engines
 from tipbench.grid import prepare_grid
 from tipbench.records import Pack
@@ -37,20 +36,16 @@ def collect_filled(settings: Settings) -> None:
     The model is the real one, by name and digest, so that `collect --reuse-from` takes the cells over; only
     its weights are not loaded, and no test hangs on what they would write.
     """
-    engine = ScriptedEngine({"smollm2": 1.0}, write=write_tips)
+    engine = ScriptedEngine(settings.models.split(","), write=write_tips)
     with open_engines(settings, report=print) as engines, open_tracking(settings) as tracking:
         cells = prepare_grid(settings, find_model=engines.admit)
-        experiment = tracking.ensure_experiment(settings.experiment)
-        plan = plan_collect(cells, tracking=tracking, experiment=experiment, reuse_from=None)
-        store = Store(tracking, experiment, make_stamps(), settings.judge_kind)
-        made = list(collect_cells(plan, store=store, engine_of=lambda _: engine))
-        assert len(made) == len(cells)
-        assert not tracking.flush().left_in_journal
+        where = Where(tracking, settings.experiment, judge_kind=settings.judge_kind)
+        assert collect_with(lambda _: engine, cells, where=where) == len(cells)
 
 
-def write_tips(prompt: str, rng: Random) -> str:
-    """As many tips as the small pack's prompt asks for, no two of them alike."""
-    asked = re.search(r"exactly (\d+) tips", prompt)
+def write_tips(model: str, prompt: str, rng: Random) -> str:
+    """As many tips as the prompt asks for, no two of them alike."""
+    asked = re.search(r"exactly (\d+) (?:such )?tips", prompt)
     assert asked, prompt
     return "\n".join(
         f"{n}. Take {rng.randrange(5, 60)} minutes for your first task, number {rng.randrange(10**6)}."
