@@ -89,7 +89,7 @@ test-mutants: setup programs
 
 test-faults: setup
 	mkdir -p build/faults
-	TIPBENCH_FAULT_STEP=1 TIPBENCH_FAULT_TABLE=build/faults $(BIN)/pytest tests/faults
+	TIPBENCH_FAULT_TABLE=build/faults $(BIN)/pytest tests/faults/whole_tables.py
 
 # Debian's Postgres where apt and the rights are there; else the tests are skipped by name.
 test-postgres: setup
@@ -97,8 +97,8 @@ test-postgres: setup
 		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { apt-get update -qq; apt-get install -y -qq postgresql; } >/dev/null 2>&1; } || \
 		echo "no Postgres, and no right to install it: these tests are skipped"
 	mkdir -p build/faults-postgres
-	TIPBENCH_FAULT_DATABASE=postgres TIPBENCH_FAULT_STEP=1 TIPBENCH_FAULT_TURN=1 TIPBENCH_FAULT_TABLE=build/faults-postgres \
-		$(BIN)/pytest tests/faults/test_collect_faults.py tests/faults/test_apply_faults.py
+	TIPBENCH_FAULT_DATABASE=postgres TIPBENCH_FAULT_TURN=1 TIPBENCH_FAULT_TABLE=build/faults-postgres \
+		$(BIN)/pytest tests/faults/whole_tables.py -k "collect or apply"
 
 ollama: setup
 	$(BIN)/python -m tests.engines.ollama_server
