@@ -1,8 +1,11 @@
-"""A small experiment with a pack of its own: only the weights are scripted."""
+"""A small experiment with a pack of its own, whose weights alone are scripted; and every route there is."""
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import httpx2
+from fastapi.routing import APIRoute
 
 from tests.ranking.campaign import collect_campaign
 from tests.support.scripted import ScriptedEngine
@@ -26,3 +29,14 @@ def make_foreign(mlflow_url: str, name: str) -> None:
     """An experiment that another program made."""
     url = f"{mlflow_url}/api/2.0/mlflow/experiments/create"
     httpx2.post(url, json={"name": name}, timeout=60).raise_for_status()
+
+
+def routes_of(modules: Sequence[Any]) -> list[tuple[APIRoute, str, str]]:
+    """Every route with its method and an address of something that is not there."""
+    return [
+        (route, method, re.sub(r"\{[^}]+\}", "none", route.path))
+        for module in modules
+        for route in module.router.routes
+        if isinstance(route, APIRoute)
+        for method in sorted(route.methods or ())
+    ]

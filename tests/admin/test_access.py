@@ -1,13 +1,10 @@
 """Who may do what: every route with every role, sessions, tokens, cross-site requests, throttling."""
 
-import re
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 from fastapi.routing import APIRoute
 
 from tests.admin.conftest import HERE, PASSWORD, Site
+from tests.admin.making import routes_of
 from tipbench.admin.accounts import RANK
 from tipbench.admin.app import API, PAGES
 from tipbench.admin.shield import MAX_BODY
@@ -20,17 +17,6 @@ def role_of(route: APIRoute) -> str:
     found = [role for each in route.dependant.dependencies if (role := getattr(each.call, "role", None))]
     assert len(found) == 1, f"{route.path} must have one guard"
     return found[0]
-
-
-def routes_of(modules: Sequence[Any]) -> list[tuple[APIRoute, str, str]]:
-    """Every route with its method and an address of something that is not there."""
-    return [
-        (route, method, re.sub(r"\{[^}]+\}", "none", route.path))
-        for module in modules
-        for route in module.router.routes
-        if isinstance(route, APIRoute)
-        for method in sorted(route.methods or ())
-    ]
 
 
 def test_every_route_lets_its_roles_in_and_nobody_else(site: Site) -> None:

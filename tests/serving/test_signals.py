@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pandas  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 
 from tests.policies.test_file_store import no_file_above
@@ -35,13 +37,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_duckdb_reads_it(folder: Path) -> None:
-    duckdb: Any = pytest.importorskip("duckdb")
     rows = duckdb.connect().execute(DUCKDB_QUERY.format(files=folder / "*.jsonl")).fetchall()
     assert [(row[0], row[1], round(row[2], 6), row[3]) for row in rows] == [("random", 10, 0.45, 20.0)]
 
 
 def test_pandas_reads_its_whole_lines(folder: Path) -> None:
-    pandas: Any = pytest.importorskip("pandas")
     text = max(folder.glob("*.jsonl")).read_text()
     path = folder / "whole.json"
     path.write_text(text[: text.rindex("\n") + 1])

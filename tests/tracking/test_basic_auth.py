@@ -22,7 +22,6 @@ READER, READERS = "vi", "another long word"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     """With a second user, who may read what others made and change nothing of it."""
-    pytest.importorskip("flask_wtf", reason="MLflow's basic-auth needs Flask-WTF")
     folder = tmp_path_factory.mktemp("basic-auth")
     secrets = {
         "MLFLOW_AUTH_ADMIN_PASSWORD": PASSWORD,
