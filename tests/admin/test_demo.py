@@ -3,24 +3,25 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.admin.browser import FLAGS, find_chromium
 from tests.admin.walking import shoot
 from tests.conftest import Cli
+from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tipbench.tracking.opening import open_managed_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 expect.set_options(timeout=60_000)
 
 
@@ -44,9 +45,7 @@ class Demo:
 @contextmanager
 def run_demo(home: Path) -> Generator[Demo]:
     """The command as a user types it, in a folder with settings that must not reach it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "tipbench", "serve", "--demo", f"--port={port}"],
         env=os.environ | {"TIPBENCH_HOME": str(home), "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"},
@@ -66,22 +65,27 @@ def run_demo(home: Path) -> Generator[Demo]:
         yield Demo(f"http://127.0.0.1:{port}", password, process)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(PATIENCE_SECONDS)
         process.stdout.close()
 
 
+def _answers(demo: Demo) -> bool:
+    assert demo.process.poll() is None, "it ended"
+    with suppress(httpx2.HTTPError):
+        return httpx2.get(f"{demo.url}/sign-in").status_code == 200
+    return False
+
+
 def sign_in(page: Page, demo: Demo) -> None:
-    for _ in range(600):
-        try:
-            page.goto(f"{demo.url}/sign-in")
-            break
-        except Exception:  # noqa: BLE001 - not there yet
-            time.sleep(0.1)
+    eventually(lambda: _answers(demo), "the demo answers")
+    page.goto(f"{demo.url}/sign-in")
     page.get_by_label("Name").fill("demo")
     page.get_by_label("Password").fill(demo.password)
     page.get_by_role("button", name="Sign in").click()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_demo_is_ready_to_click_through_and_touches_nothing(browser: Browser, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from tipbench.records import Generation, Sampling
 
 OTHER = "smollm2:q8"
 """Another client's model."""
-WAIT_SECONDS = 60.0
 
 
 def ask(model: OllamaModel) -> Generation:
@@ -40,14 +38,6 @@ def runners_of(url: str) -> list[int]:
     """The processes with weights that the server at this address started, also before it was killed."""
     mark = f"OLLAMA_HOST={url.removeprefix('http://')}".encode()
     return [each.process_id for each in find_residents() if mark in _variables_of(each.process_id)]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Returns when it is so, fails when it does not become so."""
-    end = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def _variables_of(process_id: int) -> list[bytes]:

@@ -7,18 +7,20 @@ import fcntl
 import hashlib
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import httpx2
 
 from tests.engines.build_ollama import build_ollama, find_ollama, ollama_folder, store_folder
 from tests.engines.variants import make_variant, prepare_models
+from tests.support.ports import free_port
+from tests.support.waiting import eventually
 from tipbench.engines.weights import KNOWN_WEIGHTS
 
 SMOLLM2 = "smollm2:135m"
@@ -28,7 +30,6 @@ TEMPLATE = """{{- range .Messages }}<|im_start|>{{ .Role }}
 {{ .Content }}<|im_end|>
 {{ end }}<|im_start|>assistant
 """
-START_SECONDS = 120.0
 IMPORT_SECONDS = 300.0
 
 
@@ -61,16 +62,17 @@ class OllamaServer:
                 start_new_session=True,
             )
             self.groups.add(self._process.pid)
-            end = time.monotonic() + START_SECONDS
-            while time.monotonic() < end and self._process.poll() is None:
-                try:
-                    self.get("/api/version")
-                except httpx2.HTTPError:
-                    time.sleep(0.1)
-                else:
-                    return
+            eventually(lambda: self._answers(log), "ollama serve answers")
+
+    def _answers(self, log: IO[bytes]) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
             log.seek(0)
-            raise RuntimeError(f"ollama serve does not start:\n{log.read().decode(errors='replace')[-2000:]}")
+            raise RuntimeError(f"ollama serve ended:\n{log.read().decode(errors='replace')[-2000:]}")
+        with suppress(httpx2.HTTPError):
+            self.get("/api/version")
+            return True
+        return False
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         """Ends the server with this signal; a runner of a killed server lives on."""
@@ -142,10 +144,7 @@ def run_ollama(**variables: str) -> Generator[OllamaServer]:
     binary = find_ollama()
     if binary is None:
         raise RuntimeError("there is no Ollama server: make ollama")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    server = OllamaServer(binary, port=port, **variables)
+    server = OllamaServer(binary, port=free_port(), **variables)
     try:
         server.start()
         _fill_store(server)

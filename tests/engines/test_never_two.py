@@ -6,13 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.engines.ollama_server import SMOLLM2, OllamaServer
-from tests.engines.weight_watch import WeightWatch, swaps, wait_for
+from tests.engines.weight_watch import WeightWatch, swaps
+from tests.support import waiting
 from tests.support.small_pack import write_small_pack
 from tipbench.engines.machine_lock import machine_lock_path
 from tipbench.engines.weights import KNOWN_WEIGHTS
@@ -26,7 +28,8 @@ AS_NOBODY = (
     *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
     *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
 )
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 2 * waiting.PATIENCE_SECONDS
+"""Whoever comes last waits for two others."""
 
 
 @dataclass(frozen=True)
@@ -148,17 +151,19 @@ def _run_round(
     mine = f"pid {processes[victim].pid} "
     # The victim dies while it has the engine: loading, generating or unloading.
     lock = machine_lock_path(os.environ)
-    assert wait_for(
+    waiting.eventually(
         lambda: lock.exists() and mine in lock.read_text(errors="replace"),
+        "the victim has the engine",
         seconds=PATIENCE_SECONDS,
-    ), [process.poll() for process in processes]
-    wait_for(lambda: processes[victim].poll() is not None, seconds=delay)
+    )
+    with suppress(subprocess.TimeoutExpired):
+        processes[victim].wait(delay)
     processes[victim].send_signal(signal.SIGKILL)
     processes.pop(victim).communicate(timeout=PATIENCE_SECONDS)
     for process in processes:
         _finish(process)
     _finish(collectors[victim].start(seed))
-    assert wait_for(lambda: not watch.look(), seconds=PATIENCE_SECONDS)
+    waiting.eventually(lambda: not watch.look(), "nobody has weights", seconds=PATIENCE_SECONDS)
 
 
 def _finish(process: "subprocess.Popen[str]") -> None:

@@ -15,9 +15,10 @@ import pytest
 
 from tests.conftest import Cli
 from tests.engines.conftest import make_ollama_engine
-from tests.engines.ollama_asking import OTHER, ask, ask_long, runners_of, wait_until
+from tests.engines.ollama_asking import OTHER, ask, ask_long, runners_of
 from tests.engines.ollama_server import SMOLLM2, OllamaServer
 from tests.support.small_pack import write_small_pack
+from tests.support.waiting import eventually
 from tipbench.engines.machine_lock import MachineLock
 from tipbench.engines.ollama import OllamaEngine, OllamaOptions
 from tipbench.engines.ollama_api import OllamaApi
@@ -57,7 +58,7 @@ def test_a_model_deleted_in_the_middle_says_how_to_get_it_back(
     with pytest.raises(EngineBusy), engine.load(found):
         pass
     free_ollama.post("/api/copy", source=SMOLLM2, destination="doomed")
-    wait_until(lambda: free_ollama.residents() == [])
+    eventually(lambda: free_ollama.residents() == [], "nothing is loaded")
     with _patient_engine(free_ollama, tmp_path).load(found) as model:
         assert ask(model).text
     free_ollama.delete("doomed")
@@ -132,8 +133,8 @@ def test_a_server_of_our_own_is_gone_when_we_are_killed(free_ollama: OllamaServe
         assert len(runners_of(url)) == 1
         user.kill()
         user.wait()
-    wait_until(lambda: runners_of(url) == [])
-    wait_until(lambda: make_ollama_engine(url, tmp_path).list_models() == [])
+    eventually(lambda: runners_of(url) == [], "the runners are gone")
+    eventually(lambda: make_ollama_engine(url, tmp_path).list_models() == [], "nobody answers")
 
 
 def test_a_server_of_our_own_holds_one_model_at_a_time(free_ollama: OllamaServer, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.engines.ollama_asking import OTHER
 from tests.engines.ollama_server import SMOLLM2, OllamaServer
-from tests.engines.weight_watch import wait_for
+from tests.support.waiting import eventually
 from tipbench.engines.digests import DigestCache
 from tipbench.engines.llamacpp import LlamaCppEngine, LlamaCppOptions
 from tipbench.engines.machine_lock import MachineLock
@@ -54,7 +54,7 @@ def test_what_a_killed_command_and_its_killed_keeper_left_is_unloaded_first(
     for pid in (*keepers, user.pid):
         os.kill(pid, signal.SIGKILL)
     user.wait()
-    assert wait_for(lambda: not _keepers_of(free_ollama.url), seconds=10)
+    eventually(lambda: not _keepers_of(free_ollama.url), "the keepers are gone")
     assert free_ollama.residents() == [SMOLLM2]
     engine = embedded(lambda: None)
     with engine.load(engine.find_model("smollm2")):

@@ -3,8 +3,7 @@
 import os
 import re
 import threading
-import time
-from collections.abc import Callable, Set
+from collections.abc import Set
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -82,13 +81,3 @@ def swaps() -> int:
     """Pages that were swapped in or out since the machine started."""
     lines = dict(line.split() for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines())
     return int(lines["pswpin"]) + int(lines["pswpout"])
-
-
-def wait_for(condition: Callable[[], bool], *, seconds: float) -> bool:
-    """Whether the condition came true in time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(LOOK_SECONDS)
-    return False
