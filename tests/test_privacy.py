@@ -62,7 +62,7 @@ def test_commands_talk_to_the_servers_that_are_set_and_to_nobody_else(
 def test_an_automatic_judge_behind_litellm_talks_to_its_own_address_alone(
     cli: Cli, mlflow_url: str, collected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LiteLLM would fetch its price list when it is imported. Nobody answers for the judge: that is enough."""
+    """LiteLLM would fetch its price list when it is imported. Nobody answers for the judge: no matter."""
     watch, judge = Connections(tmp_path / "watch"), free_port()
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-test")
     monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{judge}/v1")
