@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := src tests benchmarks dags airflow-plugin
 UV_VERSION := 0.13.7
+BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 # Some machines forbid bytecode: then every start of MLflow compiles it anew, 30 s instead of 8.
 unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true
@@ -11,7 +12,7 @@ export DO_NOT_TRACK := true
 # Small matrices: two threads cost 2.6 times the time of one and are no faster.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help setup demo check format programs test test-slow test-faults test-postgres coverage ollama test-ollama test-ollama-newer test-airflow bench requirements clean
+.PHONY: help setup demo check format programs pytest test test-all test-costs test-slow test-mutants test-faults test-postgres coverage ollama test-ollama test-ollama-newer test-airflow bench requirements clean
 
 help:
 	@echo "make demo         set everything up and do the main job: a real model, a real MLflow, a leaderboard"
@@ -19,7 +20,10 @@ help:
 	@echo "make setup        everything into $(VENV)"
 	@echo "make check        format, lint, types, import rules"
 	@echo "make format       let ruff format and fix"
-	@echo "make test-slow    the statistics' bars and the exotic MLflow servers"
+	@echo "make test-all     the outer ring: everything below, results into docs/test-rings.md"
+	@echo "make test-slow    the statistics' bars, kills, the exotic MLflow servers, the whole headline and demo"
+	@echo "make test-mutants seeded defects in the product, each by the test that finds it"
+	@echo "make test-costs   the inner ring, and what each file costs into tests/costs.json: it decides their order"
 	@echo "make test-faults  the whole table of faults"
 	@echo "make test-postgres  the same with MLflow on Postgres, one fault a request"
 	@echo "make coverage     how much of the code the tests run, branches too; names files under 85 %"
@@ -62,16 +66,31 @@ programs:
 		command -v $$program >/dev/null || echo "no $$program: tests that need it are skipped, unless another one is found"; \
 	done
 
-# By file: servers and models that a file starts serve all its tests.
-test: check programs
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+# The inner ring: checks and tests side by side.
+test: setup programs
+	@$(MAKE) --no-print-directory -j2 check pytest
+	@$(BIN)/python -m tests.rings --age
 
-test-slow: setup
-	$(BIN)/pytest -m slow
+# By file: servers and models that a file starts serve all its tests.
+pytest: setup
+	$(BIN)/pytest $(BY_FILE)
+
+# The outer ring; each part is a target of its own.
+test-all: setup programs
+	$(BIN)/python -m tests.rings
+
+test-costs: setup programs
+	TIPBENCH_TEST_COSTS=1 $(BIN)/pytest $(BY_FILE)
+
+test-slow: setup programs
+	$(BIN)/pytest -m slow $(BY_FILE)
+
+test-mutants: setup programs
+	$(BIN)/python -m tests.mutants
 
 test-faults: setup
 	mkdir -p build/faults
-	TIPBENCH_FAULT_STEP=1 TIPBENCH_FAULT_TABLE=build/faults $(BIN)/pytest tests/faults
+	TIPBENCH_FAULT_TABLE=build/faults $(BIN)/pytest tests/faults/whole_tables.py
 
 # Debian's Postgres where apt and the rights are there; else the tests are skipped by name.
 test-postgres: setup
@@ -79,8 +98,8 @@ test-postgres: setup
 		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { apt-get update -qq; apt-get install -y -qq postgresql; } >/dev/null 2>&1; } || \
 		echo "no Postgres, and no right to install it: these tests are skipped"
 	mkdir -p build/faults-postgres
-	TIPBENCH_FAULT_DATABASE=postgres TIPBENCH_FAULT_STEP=1 TIPBENCH_FAULT_TURN=1 TIPBENCH_FAULT_TABLE=build/faults-postgres \
-		$(BIN)/pytest tests/faults/test_collect_faults.py tests/faults/test_apply_faults.py
+	TIPBENCH_FAULT_DATABASE=postgres TIPBENCH_FAULT_TURN=1 TIPBENCH_FAULT_TABLE=build/faults-postgres \
+		$(BIN)/pytest tests/faults/whole_tables.py -k "collect or apply"
 
 # Branches too, in all processes. A part of the tests: make coverage TESTS="tests/pack tests/stats"
 coverage: setup

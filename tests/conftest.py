@@ -6,21 +6,25 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+import uuid
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import hypothesis
 import pytest
 
 from tests.engines.variants import prepare_models
-from tests.support.experiments import SMALL, collect_into
+from tests.support.copying import ServerData, copy_experiment
+from tests.support.costs import Costs, longest_first
+from tests.support.experiments import collect_into
+from tests.support.seeds import VARIABLE, begin_test, seed_of_run, use_seeded_ids
 from tests.support.small_pack import write_small_pack
 from tipbench.cli import main
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
+from tipbench.tracking.locks import hold_lock
 from tipbench.tracking.opening import open_managed_folder
 
 SHARED = "TIPBENCH_TEST_SERVER_HOME"
@@ -35,47 +39,76 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("tests")
-LONG = (
-    "test_headline.py",
-    "test_readme.py",
-    "faults/test_collect_faults.py",
-    "judging/test_auto_real.py",
-    "faults/test_apply_faults.py",
-    "improve/test_improve.py",
-    "promotion/test_campaigns.py",
-    "test_interruptions.py",
-    "faults/test_promotion_faults.py",
-    "promotion/test_gate.py",
-    "judging/test_mcp_killed.py",
-    "admin/test_panel.py",
-    "promotion/test_degenerate.py",
-    "improve/test_ab.py",
-    "judging/test_mcp.py",
-    "promotion/test_simulated_store.py",
-)
-"""Files that are begun first: begun last they would run alone, on one core."""
+NO_SKIPS = "TIPBENCH_TEST_NO_SKIPS"
+"""CI sets it: there a skipped test is a failed one."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if SHARED in os.environ and "PYTEST_XDIST_WORKER" not in os.environ:
+        # A server that is kept knows the names of the last run.
+        os.environ.setdefault(VARIABLE, uuid.uuid4().hex[:8])
     if SHARED not in os.environ:
         # The first process names the folder and cleans it up; workers of xdist inherit the variable.
-        folder = tempfile.mkdtemp(prefix="tipbench-tests-")
+        folder = tempfile.mkdtemp(prefix="tipbench-tests-", dir=_memory())
         os.environ[SHARED] = folder
         config.add_cleanup(lambda: _stop_servers(Path(folder)))
-    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        # The small models of the tests may lie in memory side by side, each on a core of its own.
-        os.environ["TIPBENCH_ENGINE_LOCK"] = str(Path(os.environ[SHARED]) / f"{worker}.lock")
-        os.environ["TIPBENCH_THREADS"] = "1"
+    # The small models of the tests may lie in memory side by side, each on a core of its own.
+    os.environ["TIPBENCH_ENGINE_LOCK"] = str(_server_home().with_suffix(".lock"))
+    os.environ["TIPBENCH_THREADS"] = "1"
     for name in ("MLFLOW_TRACKING_URI", "TIPBENCH_MLFLOW_URL", "TIPBENCH_HOME"):
         os.environ.pop(name, None)
     # Started in the background by a script, Ctrl-C is ignored, here and in all that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    use_seeded_ids()
+    config.pluginmanager.register(Costs(_server_home()))
+
+
+def pytest_report_header() -> str:
+    return f"ids are drawn from the tests' names and {VARIABLE}={seed_of_run()}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files come first."""
-    order = {HERE / file: place for place, file in enumerate(LONG)}
-    items.sort(key=lambda item: order.get(item.path, len(order)))
+    longest_first(items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    begin_test(item.nodeid)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    _leave_no_trace()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call() -> None:
+    _leave_no_trace()
+
+
+def _leave_no_trace() -> None:
+    """MLflow behaves differently under tests: servers that tests start must not know."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and os.environ.get(NO_SKIPS):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and {NO_SKIPS} is set: {report.longrepr}"
+    return report
+
+
+def _memory() -> Path | None:
+    """Where files cost no disk: a busy one makes every write of the servers wait."""
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() and shutil.disk_usage(memory).free > 2 * 2**30 else None
+
+
+def _server_home() -> Path:
+    """Of this process's MLflow server."""
+    return Path(os.environ[SHARED]) / os.environ.get("PYTEST_XDIST_WORKER", "alone")
 
 
 def _stop_servers(folder: Path) -> None:
@@ -91,8 +124,28 @@ def mlflow_url() -> str:
 
     One for all processes would be what they wait for: it is one process, too.
     """
-    home = Path(os.environ[SHARED]) / os.environ.get("PYTEST_XDIST_WORKER", "alone")
-    return open_managed_folder(home).start().url
+    return open_managed_folder(_server_home()).start().url
+
+
+@pytest.fixture(scope="session")
+def server_data(mlflow_url: str) -> ServerData:
+    """The folder of that server, for what tests do beside it."""
+    return ServerData(_server_home())
+
+
+@pytest.fixture(autouse=True)
+def _tidy(request: pytest.FixtureRequest) -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """What a test leaves on the shared server is in no later test's way: commands may read all experiments.
+
+    Fixtures of a wider scope come first, so theirs stay.
+    """
+    if "mlflow_url" not in request.fixturenames:
+        yield
+        return
+    data = ServerData(_server_home())
+    newest = data.newest_experiment()
+    yield
+    data.delete_experiments_after(newest)
 
 
 @pytest.fixture
@@ -111,7 +164,7 @@ def tracking(settings: Settings) -> Iterator[Tracking]:
 @pytest.fixture
 def experiment_name() -> str:
     """A name that no other test uses."""
-    return f"test-{uuid4().hex[:12]}"
+    return f"test-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture(scope="session")
@@ -183,30 +236,34 @@ def cli(
 
 
 @pytest.fixture(scope="session")
-def base(mlflow_url: str, models_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """A small collected experiment that other tests copy with --reuse-from: generated once."""
-    work = tmp_path_factory.mktemp("base")
-    (work / "home").mkdir()
-    (work / "home" / "models").symlink_to(models_folder)
-    pack = write_small_pack(work / "pack")
-    name = f"base-{work.name}-{id(work)}"
-    settings = Settings(
-        home=work / "home",
-        mlflow_url=mlflow_url,
-        experiment=name,
-        pack=str(pack),
-        models="smollm2",
-        prompts="v1",
-        n_tips=3,
-        threads=1,
-    )
-    collect_into(settings)
-    return name, pack
+def base(server_data: ServerData, mlflow_url: str, models_folder: Path) -> tuple[str, Path]:
+    """A small collected experiment that other tests copy, and its pack.
+
+    Generated once for the whole run, by real weights: the worker who comes first does it for all.
+    """
+    shared = Path(os.environ[SHARED])
+    with hold_lock(shared / "base.lock"):
+        made = shared / "base.txt"
+        if not made.exists():
+            pack = write_small_pack(shared / "base-pack")
+            home = shared / "base-home"
+            (home / "models").parent.mkdir()
+            (home / "models").symlink_to(models_folder)
+            collect_into(
+                Settings(
+                    home=home, mlflow_url=mlflow_url, experiment="base", pack=str(pack), models="smollm2",
+                    prompts="v1", n_tips=3, threads=1,
+                )
+            )  # fmt: skip
+            made.write_text(str(server_data.home), encoding="utf-8")
+        source = ServerData(Path(made.read_text(encoding="utf-8")))
+    if source != server_data:
+        copy_experiment("base", "base", source=source, target=server_data)
+    return "base", shared / "base-pack"
 
 
 @pytest.fixture
-def collected(cli: Cli, base: tuple[str, Path], experiment_name: str) -> str:
+def collected(cli: Cli, base: tuple[str, Path], experiment_name: str, server_data: ServerData) -> str:
     """A fresh experiment with two cells of three slots."""
-    name, pack = base
-    cli.ok(*SMALL, "--pack", str(pack), "--experiment", experiment_name, "--reuse-from", name)
+    copy_experiment(base[0], experiment_name, source=server_data, target=server_data)
     return experiment_name

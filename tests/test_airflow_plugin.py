@@ -21,7 +21,7 @@ from tipbench_airflow.conf import (
 )
 from tipbench_airflow.phases import export_sheet
 
-from tests.engines.weight_watch import wait_for
+from tests.support.waiting import eventually
 from tipbench.cli.collect import command as collect_command
 from tipbench.jobs.orders import RunOrder
 
@@ -198,7 +198,7 @@ def start_task(folder: Path, *words: str) -> tuple["subprocess.Popen[bytes]", in
         cwd=folder,
         stderr=subprocess.DEVNULL,
     )
-    assert wait_for(lambda: (folder / "pid").exists() and bool((folder / "pid").read_text()), seconds=30)
+    eventually(lambda: (folder / "pid").exists() and bool((folder / "pid").read_text()))
     return task, int((folder / "pid").read_text())
 
 
@@ -224,4 +224,4 @@ def test_the_command_dies_with_its_task(fake: Path, number: signal.Signals, word
     task.send_signal(number)
     ended = task.wait(30)
     assert ended == {signal.SIGTERM: 143, signal.SIGALRM: 1}.get(number, -number)
-    assert wait_for(lambda: is_gone(command), seconds=10)
+    eventually(lambda: is_gone(command))

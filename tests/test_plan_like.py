@@ -5,20 +5,22 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cli
+from tests.judging.scripted import collect_filled
 from tests.support.sheets import judge_soundly
 from tests.support.small_pack import PROMPT, write_small_pack
 from tipbench.ranking.compare import read_cell_variance
+from tipbench.settings import Settings
 from tipbench.stats import Design, smallest_difference
 from tipbench.tracking import Tracking
 
 
 @pytest.fixture
-def judged(cli: Cli, tmp_path: Path, experiment_name: str) -> str:
-    """An experiment of two arms and two scenarios with every candidate judged."""
+def judged(cli: Cli, settings: Settings, tmp_path: Path, experiment_name: str) -> str:
+    """An experiment of two arms and two scenarios with every slot filled and every candidate judged."""
     pack = write_small_pack(tmp_path / "pack")
     (pack / "prompts" / "v2.md").write_text(PROMPT + "Be brief.\n", encoding="utf-8")
-    asked = ("--models", "smollm2", "--prompts", "v1,v2", "--n-tips", "2", "--pack", str(pack))
-    cli.ok("collect", *asked, "--experiment", experiment_name)
+    asked = {"models": "smollm2", "prompts": "v1,v2", "n_tips": 2, "pack": str(pack)}
+    collect_filled(settings.model_copy(update=asked | {"home": cli.home, "experiment": experiment_name}))
     cli.ok("judge", "--experiment", experiment_name, "--export", "sheet.json")
     judge_soundly(Path("sheet.json"))
     cli.ok("judge", "--apply", "sheet.json")

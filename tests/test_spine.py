@@ -1,15 +1,17 @@
 """The spine end to end: collect → export → a judge who sees only the file → apply → compare."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Cli
-from tests.judging.scripted import collect_scripted, fill_with
+from tests.improve.scripted_server import MODEL, N_TIPS, ScriptedServer, run_server
+from tests.judging.scripted import collect_filled, fill_with
 from tests.support.experiments import SMALL, shift_clock
 from tests.support.official import search_official
-from tests.support.sheets import fill, judge_soundly, sections
+from tests.support.sheets import REFERENCES, fill, judge_soundly, sections
 from tests.support.small_pack import write_small_pack
 from tipbench.judging.handout import Request
 from tipbench.judging.phase import Judging
@@ -17,6 +19,40 @@ from tipbench.pack import read_pack
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking, search_runs
 from tipbench.tracking.sittings import LEASE_MS
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
+    """A model behind a compatible URL that fills its slots at once: for cells whose text does not matter."""
+    with run_server(ScriptedServer(lambda prompt: 10.0)) as server:
+        monkeypatch.setenv("TIPBENCH_OPENAI_URL", server.url)
+        monkeypatch.setenv("TIPBENCH_OPENAI_LOCAL", "false")
+        yield server
+
+
+SCRIPTED = tuple(MODEL if word == "smollm2" else word for word in SMALL)
+"""The same options as those of `collected`; the last slot of three stays empty."""
+
+
+@pytest.fixture
+def filled(cli: Cli, settings: Settings, base: tuple[str, Path], experiment_name: str) -> str:
+    """One arm, two cells, three slots in each and a tip in every one of them."""
+    asked = {"models": "smollm2", "prompts": "v1", "n_tips": 3, "pack": str(base[1])}
+    collect_filled(settings.model_copy(update=asked | {"home": cli.home, "experiment": experiment_name}))
+    return experiment_name
+
+
+def answer_some(path: Path, *, candidates: int, anchors: int) -> None:
+    """Leaves so many of each answered, and takes the other answers out."""
+    fill(path)
+    sheet = json.loads(path.read_text())
+    left = {False: candidates, True: anchors}
+    for item in (item for section in sheet["sections"] for item in section["items"]):
+        is_anchor = item["text"] in REFERENCES
+        left[is_anchor] -= 1
+        if left[is_anchor] < 0:
+            item["scores"] = dict.fromkeys(item["scores"])
+    path.write_text(json.dumps(sheet))
 
 
 def test_a_second_collect_generates_nothing(cli: Cli, collected: str, base: tuple[str, Path]) -> None:
@@ -88,19 +124,24 @@ def test_a_partly_filled_section_stays_open_until_it_is_complete(cli: Cli, colle
 
 
 def test_closing_a_partly_filled_section_counts_complete_blocks_and_gives_the_rest_back(
-    cli: Cli, collected: str
+    cli: Cli, filled: str
 ) -> None:
-    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
-    count = len(sections(Path("sheet.json"))[0]["items"])
-    fill(Path("sheet.json"), items=count - 1)
+    cli.ok("judge", "--experiment", filled, "--export", "sheet.json")
+    answer_some(Path("sheet.json"), candidates=5, anchors=6)
     cli.ok("judge", "--apply", "sheet.json", "--close")
-    report = cli("compare", "--experiment", collected, "--json").json()
-    assert report["judged"] + report["waiting"] == report["candidates"]
-    status = cli.ok("judge", "status", "--experiment", collected, "--json").json()
+    report = cli("compare", "--experiment", filled, "--json").json()
+    assert (report["judged"], report["waiting"], report["candidates"]) == (5, 1, 6)
+    status = cli.ok("judge", "status", "--experiment", filled, "--json").json()
     assert [s["state"] for s in status["sittings"]] == ["accepted"]
-    if report["waiting"]:
-        cli.ok("judge", "--experiment", collected, "--export", "rest.json")
-        assert sections(Path("rest.json"))
+    cli.ok("judge", "--experiment", filled, "--export", "rest.json")
+    (rest,) = sections(Path("rest.json"))
+    (open_one,) = [
+        item["text"]
+        for section in sections(Path("sheet.json"))
+        for item in section["items"]
+        if None in item["scores"].values()
+    ]
+    assert [item["text"] for item in rest["items"] if item["text"] not in REFERENCES] == [open_one]
 
 
 def test_other_answers_after_the_close_are_kept_but_do_not_count(cli: Cli, collected: str) -> None:
@@ -149,11 +190,12 @@ def test_closing_judging_ends_the_waiting(cli: Cli, collected: str) -> None:
 
 
 def test_cells_collected_after_the_close_do_not_wait(
-    cli: Cli, base: tuple[str, Path], collected: str, mlflow_url: str
+    cli: Cli, base: tuple[str, Path], collected: str, script: ScriptedServer, mlflow_url: str
 ) -> None:
     cli.ok("judge", "close", "--experiment", collected, "--reason", "enough seen")
-    more = (*SMALL, "--seed", "1", "--n-scenarios", "1", "--pack", str(base[1]), "--experiment", collected)
+    more = (*SCRIPTED, "--n-scenarios", "1", "--pack", str(base[1]), "--experiment", collected)
     assert "judging was closed: enough seen" in cli.ok(*more).out
+    assert script.generated == 1
     assert len(search_official(mlflow_url, collected, "tags.`tipbench.kind` = 'cell'")) == 3
     assert search_official(mlflow_url, collected, "tags.judge_pending = 'true'") == []
 
@@ -197,12 +239,13 @@ def test_a_cell_deleted_in_mlflow_holds_up_no_other(cli: Cli, collected: str, se
 
 
 def test_a_changed_prompt_under_an_old_name_is_refused_until_one_is_retired(
-    cli: Cli, collected: str, base: tuple[str, Path], tmp_path: Path
+    cli: Cli, collected: str, script: ScriptedServer, tmp_path: Path
 ) -> None:
     pack = write_small_pack(tmp_path / "changed")
     prompt = pack / "prompts" / "v1.md"
     prompt.write_text(prompt.read_text().replace("exactly", "just"))
-    cli.ok(*SMALL, "--pack", str(pack), "--experiment", collected)
+    cli.ok(*SCRIPTED, "--pack", str(pack), "--experiment", collected)
+    assert script.generated == 2
     refused = cli("compare", "--experiment", collected)
     assert refused.code == 1
     assert "'v1' has 2 contents" in refused.err
@@ -267,17 +310,19 @@ def test_the_pack_is_read_from_the_store_not_from_disk(
     assert cli("compare", "--experiment", experiment_name, "--json").json()["waiting"] == 0
 
 
-def test_an_expired_section_counts_its_complete_blocks(cli: Cli, collected: str, settings: Settings) -> None:
-    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
-    fill(Path("sheet.json"), items=3)
+@pytest.mark.parametrize(("candidates", "state", "judged"), [(2, "accepted", 2), (0, "expired", 0)])
+def test_an_expired_section_counts_its_complete_blocks(
+    cli: Cli, filled: str, settings: Settings, candidates: int, state: str, judged: int
+) -> None:
+    cli.ok("judge", "--experiment", filled, "--export", "sheet.json")
+    answer_some(Path("sheet.json"), candidates=candidates, anchors=3)
     cli.ok("judge", "--apply", "sheet.json")
     with open_tracking(settings) as tracking:
         later = Judging(tracking, shift_clock(LEASE_MS + 60_000), cli.home / "locks")
-        later.hand_out(Path("rest.json"), Request("later"), experiment=collected)
-        status = later.status(experiment=collected)
-    assert status.sittings[0].state in {"accepted", "expired"}
-    handed = sum(sitting.items for sitting in status.sittings[1:])
-    assert handed + status.judged == status.candidates
+        later.hand_out(Path("rest.json"), Request("later"), experiment=filled)
+        status = later.status(experiment=filled)
+    first, second = status.sittings
+    assert (first.state, status.judged, second.items) == (state, judged, 6 - judged)
 
 
 def test_no_byte_of_an_export_names_who_wrote_what(
@@ -327,7 +372,7 @@ def test_an_unfinished_export_of_another_experiment_is_not_thrown_away(
 
 
 def test_a_sheet_is_judged_by_the_rubric_it_was_handed_out_with(
-    cli: Cli, collected: str, tmp_path: Path
+    cli: Cli, collected: str, script: ScriptedServer, tmp_path: Path
 ) -> None:
     cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
     pack = write_small_pack(tmp_path / "changed")
@@ -338,8 +383,9 @@ def test_a_sheet_is_judged_by_the_rubric_it_was_handed_out_with(
     rubric.write_text(rubric.read_text().replace("tone", "warmth").replace("Tone", "Warmth"))
     prompt = pack / "prompts" / "v1.md"
     prompt.rename(prompt.with_name("v2.md"))
-    changed = [word if word != "v1" else "v2" for word in SMALL]
-    cli.ok(*changed, "--pack", str(pack), "--experiment", collected, "--reuse-from", collected, "--seed", "1")
+    changed = [word if word != "v1" else "v2" for word in SCRIPTED]
+    cli.ok(*changed, "--pack", str(pack), "--experiment", collected, "--reuse-from", collected)
+    assert script.generated == 2
     judge_soundly(Path("sheet.json"))
     applied = cli.ok("judge", "--apply", "sheet.json", "--json").json()
     assert [section["outcome"] for section in applied] == ["accepted"]
@@ -348,22 +394,21 @@ def test_a_sheet_is_judged_by_the_rubric_it_was_handed_out_with(
 
 
 def test_the_pack_of_a_user_with_its_own_scales_goes_all_the_way(
-    cli: Cli, mlflow_url: str, experiment_name: str, tmp_path: Path
+    cli: Cli, script: ScriptedServer, experiment_name: str, tmp_path: Path
 ) -> None:
     cli.ok("pack", "new", "mine")
     cli.ok("pack", "check", "mine")
-    prompts = ",".join(sorted(path.stem for path in (tmp_path / "mine" / "prompts").glob("*.md")))
-    arguments = ("--models", "smollm2", "--prompts", prompts, "--n-tips", "2", "--n-scenarios", "2")
-    cli.ok("collect", *arguments, "--pack", "mine", "--scenarios", "all", "--experiment", experiment_name)
-    # What such a small model writes is hardly ever a list: what follows is judged on scripted answers.
     pack = read_pack(tmp_path / "mine")
-    collect_scripted(cli.home, mlflow_url, f"{experiment_name}-scripted", pack=pack)
-    cli.ok("judge", "--experiment", f"{experiment_name}-scripted", "--export", "sheet.json")
+    prompts = ",".join(prompt.name for prompt in pack.prompts)
+    arguments = ("--models", MODEL, "--prompts", prompts, "--n-tips", str(N_TIPS), "--n-scenarios", "2")
+    cli.ok("collect", *arguments, "--pack", "mine", "--scenarios", "all", "--experiment", experiment_name)
+    assert script.generated == 2 * len(pack.prompts)
+    cli.ok("judge", "--experiment", experiment_name, "--export", "sheet.json")
     sheet = json.loads(Path("sheet.json").read_text())
     assert sheet["rubric"]["scales"] == {"accuracy": [0, 3], "appeal": [0, 3]}
     fill_with(Path("sheet.json"), lambda _: {"accuracy": 2, "appeal": 1}, pack=pack)
     cli.ok("judge", "--apply", "sheet.json")
-    report = cli("compare", "--experiment", f"{experiment_name}-scripted", "--json").json()
+    report = cli("compare", "--experiment", experiment_name, "--json").json()
     assert (report["waiting"], report["judged"]) == (0, report["candidates"])
-    # 2 × accuracy + appeal, and the flags of code: `short` one up, `shouting` two down.
-    assert all(3 <= line["composite"] <= 6 for line in report["standings"])
+    # 2 × accuracy + appeal; code finds these texts neither `short` (one up) nor `shouting` (two down).
+    assert [line["composite"] for line in report["standings"]] == [5.0] * len(pack.prompts)

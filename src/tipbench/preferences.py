@@ -132,7 +132,7 @@ class _PairMaker:
     def _composite(self, given: GivenVerdict) -> float:
         pack_hash = given.cell.facts.pack_hash
         if pack_hash not in self._rubrics:
-            files = read_pack_files(self._runs, pack_hash, read_artifact=self._tracking.read_artifact)
+            files = read_pack_files(self._runs, pack_hash, tracking=self._tracking)
             pack = parse_pack(files)
             self._rubrics[pack_hash] = pack.rubric
             self._contexts |= {scenario.hash: dict(scenario.values) for scenario in pack.scenarios}

@@ -2,10 +2,8 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,13 +15,14 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.admin.conftest import PASSWORD
+from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tipbench.admin.accounts import Role
 from tipbench.admin.parts import make_parts
 from tipbench.cli.session import make_stamps
 from tipbench.settings import Settings
 
 FLAGS = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
-START_SECONDS = 120.0
 PEOPLE: dict[str, Role] = {"ada": "admin", "jo": "judge", "kim": "judge", "vi": "viewer"}
 
 
@@ -60,15 +59,13 @@ class Server:
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
-        end = time.monotonic() + START_SECONDS
-        while not self._answers():
-            assert time.monotonic() < end, "the server does not start"
-            assert self.process.poll() is None, "the server ended"
-            time.sleep(0.1)
+        eventually(self._answers, "the server answers", every=0.1)
 
     def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, "the server ended"
         try:
-            return httpx2.get(f"{self.url}/sign-in", timeout=5).status_code == 200
+            return httpx2.get(f"{self.url}/sign-in", timeout=PATIENCE_SECONDS).status_code == 200
         except httpx2.HTTPError:
             return False
 
@@ -76,7 +73,7 @@ class Server:
         """As a crash would: at once, with all its workers."""
         assert self.process is not None
         os.killpg(self.process.pid, 9)
-        self.process.wait(10)
+        self.process.wait(PATIENCE_SECONDS)
 
 
 @contextmanager
@@ -91,10 +88,7 @@ def run_server(
         for name, role in PEOPLE.items():
             parts.accounts.create(name, role, PASSWORD, by="test")
     parts.close()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = Server(settings, port, workers, environ or {})
+    server = Server(settings, free_port(), workers, environ or {})
     server.start()
     try:
         yield server

@@ -7,7 +7,8 @@ from typing import Any
 import httpx2
 from fastapi.routing import APIRoute
 
-from tests.ranking.campaign import ScriptedEngine, collect_campaign
+from tests.ranking.campaign import collect_campaign
+from tests.support.scripted import ScriptedEngine
 from tipbench.tracking import Tracking
 
 

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from tests.admin.browser import run_server
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tipbench.admin.parts import Parts, make_parts
 from tipbench.cli.session import make_stamps
 
@@ -55,8 +56,10 @@ def send_order(port: int, token: str, key: str, *, wait: bool = False) -> None:
 
 
 def wait_until_ended(parts: Parts, *, count: int) -> list[str]:
-    end = time.monotonic() + 60 + 20 * count
-    while any(not job.ended for job in parts.jobs.list_jobs(limit=500)):
-        assert time.monotonic() < end, "jobs do not end"
-        time.sleep(0.5)
+    eventually(
+        lambda: all(job.ended for job in parts.jobs.list_jobs(limit=500)),
+        "all jobs end",
+        seconds=PATIENCE_SECONDS + 20 * count,
+        every=0.5,
+    )
     return [job.id for job in parts.jobs.list_jobs(limit=500)]

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.admin.browser import FLAGS, Server, Visitor, find_chromium, run_server, visit
 from tests.admin.making import collect_small, make_foreign
 from tests.admin.walking import Others, Walk, list_pages, shoot, walk_everywhere
-from tests.ranking.campaign import ScriptedEngine, judge_lazily, open_judging
+from tests.ranking.campaign import judge_lazily, open_judging, skilled_engine
 from tests.support.sheets import REFERENCES
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
@@ -44,7 +44,7 @@ def bench(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     def write(prompt: str, rng: Random) -> str:
         return "\n".join(f"{n}. Tip {rng.randint(100, 999)} {HOSTILE[n % 3]}" for n in range(1, 4))
 
-    engine = ScriptedEngine({"llama3.2:1b": 0.9, "qwen2.5:0.5b": 0.3, "<b>bold</b>": 0.5}, write=write)
+    engine = skilled_engine({"llama3.2:1b": 0.9, "qwen2.5:0.5b": 0.3, "<b>bold</b>": 0.5}, write=write)
     with open_tracking(Settings(home=home, mlflow_url=mlflow_url)) as tracking:
         collect_small(tracking, name, engine=engine)
         judge_lazily(open_judging(tracking, home), name, folder=home, blocks=2)

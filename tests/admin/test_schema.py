@@ -1,11 +1,9 @@
 """schemathesis over the API: whatever is sent, nothing breaks and every answer is documented."""
 
 import re
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 import uvicorn
 
 from tests.admin.conftest import PASSWORD
+from tests.support.waiting import eventually
 from tipbench.admin.app import make_app
 from tipbench.admin.parts import Parts, make_parts
 from tipbench.cli.session import make_stamps
@@ -25,18 +24,13 @@ CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,re
 @contextmanager
 def serve(parts: Parts) -> Generator[str]:
     """The application behind a real socket; jobs are queued and never run."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = uvicorn.Server(
-        uvicorn.Config(make_app(parts, dispatch=False), host="127.0.0.1", port=port, log_level="warning")
-    )
+    config = uvicorn.Config(make_app(parts, dispatch=False), host="127.0.0.1", port=0, log_level="warning")
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
-    while not server.started:
-        time.sleep(0.05)
+    eventually(lambda: server.started, "the server listens")
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()

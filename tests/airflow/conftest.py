@@ -14,8 +14,9 @@ import httpx2
 import pytest
 
 from tests.promotion.campaign import make_pack
-from tests.support.airflow_processes import PASSWORD, REPOSITORY, AirflowProcesses, run_airflow, wait_for
+from tests.support.airflow_processes import PASSWORD, REPOSITORY, AirflowProcesses, run_airflow
 from tests.support.small_pack import PROMPT, write_small_pack
+from tests.support.waiting import eventually
 from tipbench.jobs.airflow_api import DAG, Airflow, AirflowUnavailable
 
 DRIVE = Path(__file__).parent / "inside" / "drive.py"
@@ -137,7 +138,7 @@ class Stage:
 
     def change(self, method: str, path: str, body: object = None) -> None:
         """What people do in Airflow's pages; again where its little database was busy."""
-        wait_for(lambda: self._change(method, path, body), seconds=LONG)
+        eventually(lambda: self._change(method, path, body), seconds=LONG, every=0.5)
 
     def _change(self, method: str, path: str, body: object) -> bool:
         credentials = {"username": "bot", "password": PASSWORD}

@@ -10,8 +10,9 @@ import pytest
 from tipbench_airflow.conf import KEYS
 
 from tests.airflow.conftest import Bench, drive, migrate
-from tests.support.airflow_processes import REPOSITORY, VENV, AirflowProcesses, wait_for
+from tests.support.airflow_processes import REPOSITORY, VENV, AirflowProcesses
 from tests.support.sheets import judge_soundly
+from tests.support.waiting import eventually
 from tipbench.tracking import Tracking
 from tipbench.tracking.evidence import read_evidence
 
@@ -130,7 +131,7 @@ def check_evidence(tracking: Tracking, experiment: str, ended: Any) -> None:
 
 def judge_in_the_middle(bench: Bench, tracking: Tracking, experiment: str) -> None:
     """Takes the sheet out of MLflow, as somebody without the worker's disk does, and fills it in."""
-    wait_for(lambda: bool(find_sheets(tracking, experiment)), seconds=1500)
+    eventually(lambda: bool(find_sheets(tracking, experiment)), seconds=1500, every=0.5)
     [run] = find_sheets(tracking, experiment)
     [name] = [path.name for path in bench.sheets.glob("*-1.json")]
     sheet = bench.home / "sheet.json"

@@ -10,7 +10,8 @@ import pytest
 
 from tests.airflow.conftest import SCENARIOS, Bench, Stage, drive, migrate
 from tests.engines.weight_watch import WeightWatch
-from tests.support.airflow_processes import AirflowProcesses, wait_for
+from tests.support.airflow_processes import AirflowProcesses
+from tests.support.waiting import eventually
 from tipbench.jobs.airflow_api import DAG
 from tipbench.tracking import Tracking
 from tipbench.tracking.cells import StoredCell, read_cells
@@ -28,7 +29,7 @@ def clear(stage: Stage, run_id: str, _: int) -> None:
 
 def mark_failed_and_clear(stage: Stage, run_id: str, command: int) -> None:
     stage.change("PATCH", f"/dags/{DAG}/dagRuns/{run_id}/taskInstances/collect/0", {"new_state": "failed"})
-    wait_for(lambda: is_gone(command), seconds=GONE_SECONDS)
+    eventually(lambda: is_gone(command))
     stage.clear(run_id)
 
 
@@ -48,16 +49,16 @@ def test_a_collect_that_is_ended_from_outside_leaves_nothing_and_is_done_in_the_
     run_id = f"{end.__name__}-{experiment_name}"
     with WeightWatch(models_folder.resolve(), set()) as watch:
         stage.client.start_run(run_id, CONF | {"experiment": experiment_name}, note="")
-        wait_for(lambda: len(cells_of(tracking, experiment_name)) > 0, seconds=LONG)
+        eventually(lambda: len(cells_of(tracking, experiment_name)) > 0, seconds=LONG, every=0.5)
         [command] = commands_of(experiment_name)
         end(stage, run_id, command)
-        wait_for(lambda: is_gone(command), seconds=GONE_SECONDS)
-        wait_for(lambda: stage.state(run_id) == "success", seconds=LONG)
+        eventually(lambda: is_gone(command))
+        eventually(lambda: stage.state(run_id) == "success", seconds=LONG, every=0.5)
     assert watch.most == 1, watch.seen
     keys = [cell.facts.key for cell in cells_of(tracking, experiment_name)]
     assert len(keys) == len(set(keys)) == SCENARIOS
     stage.client.end_run(run_id)
-    wait_for(lambda: commands_of(experiment_name) == [], seconds=GONE_SECONDS)
+    eventually(lambda: commands_of(experiment_name) == [])
 
 
 def test_a_collect_that_takes_too_long_is_ended_and_goes_on_in_the_next_try(

@@ -11,9 +11,10 @@ import pytest
 
 from tests.admin.browser import Server, run_server
 from tests.airflow.conftest import LONG, Bench, new_bench
-from tests.support.airflow_processes import PASSWORD, AirflowProcesses, run_airflow, wait_for
+from tests.support.airflow_processes import PASSWORD, AirflowProcesses, run_airflow
 from tests.support.postgres import find_programs, run_mlflow_on_postgres
 from tests.support.sheets import judge_soundly
+from tests.support.waiting import eventually
 from tipbench.admin.parts import make_parts
 from tipbench.cli.session import make_stamps
 from tipbench.jobs.airflow_api import DAG, AirflowRefused, Answer
@@ -66,7 +67,7 @@ class Stage:
             assert state in states or state not in {"done", "failed", "cancelled"}, self.log(job)
             return state in states
 
-        wait_for(is_there, seconds=LONG)
+        eventually(is_there, seconds=LONG, every=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def test_a_run_ordered_here_is_judged_through_the_file_and_compares_by_itself_th
     states = stage.tasks(job)
     assert states["collect smollm2"] == states["export_for_judge"] == "success"
     assert states["wait_judged"] == "deferred"
-    wait_for(lambda: "judged 0 of " in stage.log(job), seconds=LONG)
+    eventually(lambda: "judged 0 of " in stage.log(job), seconds=LONG, every=0.5)
     stage.airflow.kill_part("triggerer")
     client = stage.airflow.open_client()
     place = f"/dags/{DAG}/dagRuns/{job}/taskInstances/export_for_judge/xcomEntries/return_value"
@@ -143,11 +144,11 @@ def test_a_run_ordered_here_is_judged_through_the_file_and_compares_by_itself_th
 
 def test_cancel_over_our_api_ends_the_command(stage: Stage, experiment_name: str) -> None:
     job = stage.order(experiment_name, n_tips=50, prompts="v1,v2")
-    wait_for(lambda: stage.tasks(job).get("collect smollm2") == "running", seconds=LONG)
-    wait_for(lambda: commands_of(experiment_name) != [], seconds=LONG)
+    eventually(lambda: stage.tasks(job).get("collect smollm2") == "running", seconds=LONG, every=0.5)
+    eventually(lambda: commands_of(experiment_name) != [], seconds=LONG, every=0.5)
     stage.ask("POST", f"jobs/{job}/cancel")
     stage.wait_until(job, "cancelled")
-    wait_for(lambda: commands_of(experiment_name) == [], seconds=60)
+    eventually(lambda: commands_of(experiment_name) == [])
     client = stage.airflow.open_client()
     run = client.find_run(job)
     client.close()

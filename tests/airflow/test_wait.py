@@ -2,21 +2,21 @@
 
 import json
 import subprocess
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from tests.airflow.conftest import Bench
-from tests.promotion.campaign import Campaign, ScriptedModel, make_model, make_pack
+from tests.promotion.campaign import Campaign, levelled_engine, make_pack
 from tests.support.airflow_processes import find_airflow
-from tipbench.collect import Store, collect_cells, plan_collect
+from tests.support.experiments import Where, collect_with
+from tests.support.scripted import ScriptedEngine
 from tipbench.errors import GenerationFailed
 from tipbench.promotion.gate import Asked
-from tipbench.records import Generation, Model, Sampling
 from tipbench.settings import GateSettings
 from tipbench.tracking import Tracking
 from tipbench.tracking.evidence import read_evidence
@@ -31,34 +31,16 @@ LEVELS = {"old": 7.0, "good": 12.0} | {f"other-{n}": 6.0 + n / 23 for n in range
 LOOKS = GateSettings(require="lazy", looks=(0.39, 1.0), unanchored=True)
 
 
-@dataclass
-class FailingEngine:
+def failing_engine() -> ScriptedEngine:
     """Writes as the arms deserve, and fails at its first calls."""
+    engine, calls = levelled_engine(LEVELS, 1), count()
 
-    left: int = FAILED
-    name: str = "scripted"
-    asked: list[int] = field(default_factory=list[int])
-
-    def list_models(self) -> Sequence[Model]:
-        return [make_model(name) for name in LEVELS]
-
-    def find_model(self, name: str) -> Model:
-        return make_model(name)
-
-    @contextmanager
-    def load(self, model: Model) -> "Generator[FailingModel]":
-        yield FailingModel(LEVELS[model.name], 1, engine=self)
-
-
-@dataclass
-class FailingModel(ScriptedModel):
-    engine: FailingEngine = field(default_factory=FailingEngine)
-
-    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
-        if self.engine.left:
-            self.engine.left -= 1
+    def write(model: str, prompt: str, rng: Random) -> str:
+        if next(calls) < FAILED:
             raise GenerationFailed("as the test wants it")
-        return super().generate(prompt, sampling=sampling, seed=seed)
+        return engine.write(model, prompt, rng)
+
+    return replace(engine, write=write)
 
 
 @pytest.fixture
@@ -66,11 +48,9 @@ def big(tracking: Tracking, tmp_path: Path) -> Campaign:
     (tmp_path / "home").mkdir(exist_ok=True)
     pack = make_pack(f"big-{tmp_path.name}", scenarios=SCENARIOS)
     campaign = Campaign(tracking, tmp_path / "home", dict(LEVELS), pack=pack, n_tips=1)
-    stored = tracking.ensure_experiment(campaign.experiment)
-    plan = plan_collect(campaign.cells(), tracking=tracking, experiment=stored, reuse_from=None)
-    engine, store = FailingEngine(), Store(tracking, stored, campaign.stamps, "claude-code")
-    assert len(list(collect_cells(plan, store=store, engine_of=lambda _: engine))) == CELLS
-    assert not tracking.flush().left_in_journal
+    engine = failing_engine()
+    where = Where(tracking, campaign.experiment, campaign.stamps)
+    assert collect_with(lambda _: engine, campaign.cells(), where=where) == CELLS
     campaign.name_first("old+v1")
     campaign.gate(LOOKS).plan(Asked(campaign.experiment))
     return campaign

@@ -1,12 +1,13 @@
 """A scripted Ollama server: for faults that a real one does not produce on demand."""
 
 import json
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.support.servers import serve
 
 NAME = "m:latest"
 SHOWN: dict[str, Any] = {
@@ -49,9 +50,12 @@ class FakeOllama:
     context_length: int | None = None
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     loaded: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    paths: list[str] = field(default_factory=list[str])
+    """Of every request that came."""
 
     def respond(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """Status and body for one request."""
+        self.paths.append(path)
         if path == "/api/version":
             return 200, {"version": self.version}
         if path == "/api/tags":
@@ -81,7 +85,7 @@ class FakeOllama:
 
 @contextmanager
 def run_fake_ollama() -> Generator[FakeOllama]:
-    """The fake, listening on every address of this machine."""
+    """The fake on a port of its own."""
     fake = FakeOllama()
 
     class Handler(BaseHTTPRequestHandler):
@@ -102,10 +106,6 @@ def run_fake_ollama() -> Generator[FakeOllama]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             return
 
-    with ThreadingHTTPServer(("0.0.0.0", 0), Handler) as server:
-        fake.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with serve(Handler) as url:
+        fake.url = url
         yield fake
-        server.shutdown()
-        thread.join()

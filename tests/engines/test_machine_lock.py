@@ -8,10 +8,13 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from tests.engines.fake_ollama import run_fake_ollama
 from tipbench.engines.machine_lock import LeftBehind, MachineLock, machine_lock_path
+from tipbench.engines.ollama_residency import clear_left_behind
 from tipbench.errors import EngineBusy, EngineUnavailable
 
 HOLD = """
@@ -179,12 +182,40 @@ def test_a_holder_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("server", ["http://example.org", "http://127.0.0.1.example.org:80", "file:///etc"])
-def test_a_mark_that_points_away_from_this_machine_is_ignored(tmp_path: Path, server: str) -> None:
-    path = tmp_path / "lock"
+STRANGE = (
+    "http://example.org",
+    "http://127.0.0.1.example.org:80",
+    "file:///etc",
+    # These two would reach the bait.
+    "http://0.0.0.0:{port}",
+    "http://127.0.0.1:80@0.0.0.0:{port}",
+)
+
+
+@pytest.mark.parametrize("server", STRANGE)
+def test_nobody_is_spoken_to_whose_address_is_not_plainly_this_machine(tmp_path: Path, server: str) -> None:
+    with run_fake_ollama() as bait:
+        followed = _follow_mark(tmp_path / "lock", server.format(port=urlsplit(bait.url).port))
+    assert (followed, bait.paths) == ([], [])
+
+
+def test_a_mark_of_this_machine_is_followed(tmp_path: Path) -> None:
+    with run_fake_ollama() as server:
+        assert _follow_mark(tmp_path / "lock", server.url) == [server.url]
+    assert server.paths == ["/api/ps"]
+
+
+def _follow_mark(path: Path, server: str) -> list[str]:
+    """The servers that were spoken to because of a mark in the file."""
     path.write_text(f"somebody\n{server} sha256:0123abc")
-    with _lock(path, wait=False).hold("x"):
-        pass
+    followed: list[str] = []
+
+    def clear(left: LeftBehind) -> None:
+        followed.append(left.server)
+        clear_left_behind(left)
+
+    with MachineLock(path, holder="us", wait=False, report=print, clear=clear).hold("x"):
+        return followed
 
 
 def _die_holding(path: Path) -> None:

@@ -1,6 +1,7 @@
 """What Ollama servers say now and then, old ones and new ones, and what becomes of it."""
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,13 @@ from tipbench.errors import (
 from tipbench.records import Generation, Sampling
 
 STRANGER = {"name": "other:1b", "digest": "d2", "context_length": 4096}
+ELSEWHERE = "gpu-box.test"
+RESOLVER = f"""
+import socket
+def resolve_one_more(host, *more, _resolve=socket.getaddrinfo, **how):
+    return _resolve("127.0.0.1" if host == {ELSEWHERE!r} else host, *more, **how)
+socket.getaddrinfo = resolve_one_more
+"""
 INNER = {"error": {"code": 400, "message": "request (424 tokens) exceeds the available context size"}}
 
 
@@ -181,9 +189,11 @@ def test_no_server_is_no_models_but_a_clear_error_by_name(tmp_path: Path) -> Non
     assert caught.value.hint == "Start it with: ollama serve"
 
 
-def test_on_another_machine_other_clients_stop_the_run(fake: FakeOllama, tmp_path: Path) -> None:
-    address = fake.url.replace("127.0.0.1", _own_address())
-    engine = make_ollama_engine(address, tmp_path)
+def test_on_another_machine_other_clients_stop_the_run(
+    fake: FakeOllama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _lead_here(tmp_path, monkeypatch)
+    engine = make_ollama_engine(fake.url.replace("127.0.0.1", ELSEWHERE), tmp_path)
     # A server elsewhere has a lock of its own: its weights are not in this machine's memory.
     here = make_ollama_engine(fake.url, tmp_path)
     with engine.load(engine.find_model("m")) as model, here.load(here.find_model("m")):
@@ -193,12 +203,9 @@ def test_on_another_machine_other_clients_stop_the_run(fake: FakeOllama, tmp_pat
         fake.loaded.pop()
 
 
-def _own_address() -> str:
-    """An address of this machine that is not its loopback."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # Nothing is sent: the kernel only says which address it would send from.
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            pytest.skip("this machine has no address but its loopback")
-        return str(probe.getsockname()[0])
+def _lead_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of another machine leads to this one, here and in the process that keeps the model loaded."""
+    (folder / "sitecustomize.py").write_text(RESOLVER, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    monkeypatch.setattr(socket, "getaddrinfo", socket.getaddrinfo)  # as it was, at the end
+    exec(RESOLVER)

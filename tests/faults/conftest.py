@@ -1,7 +1,6 @@
 """A server of their own for commands that kill it."""
 
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 
@@ -10,8 +9,8 @@ from tests.faults.table import Bench
 from tests.support.small_pack import write_small_pack
 
 
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory, models_folder: Path) -> Generator[Bench]:
+@pytest.fixture(scope="package")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Generator[Bench]:
     work = tmp_path_factory.mktemp("faults")
     with run_server(work) as (server, url):
-        yield Bench(server, url, work, write_small_pack(work / "pack"), models_folder)
+        yield Bench(server, url, work, write_small_pack(work / "pack"))

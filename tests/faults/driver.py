@@ -1,23 +1,29 @@
 """One real command in a process of its own, with short time-outs and a count of generations at the engine.
 
-usage: driver.py collect|apply|gate|promote|rollback URL HOME EXPERIMENT COUNT_FILE [PACK | SHEET]
+The processes are forked from one that has everything imported: a command costs what it does, and can be
+killed like any other.
 """
 
+import multiprocessing
 import os
 import sys
 import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
+from tests.promotion.campaign import Campaign, levelled_engine
 from tipbench.cli.collect import Job
 from tipbench.cli.session import Session, make_stamps
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine, LoadedModel
 from tipbench.errors import TipbenchError
-from tipbench.grid import prepare_grid
+from tipbench.grid import open_pack, prepare_grid
 from tipbench.judging.phase import Judging
 from tipbench.promotion.gate import Asked, Gate
 from tipbench.promotion.promote import Promoting
@@ -27,12 +33,38 @@ from tipbench.tracking import Tracking
 from tipbench.tracking.pace import Pace
 from tipbench.tracking.rest import Rest, TimeLimits
 
-LIMITS = TimeLimits(connect_seconds=4.0, call_seconds=4.0, search_seconds=4.0)
+Command = Literal["collect", "collect_with_weights", "apply", "gate", "promote", "rollback"]
 PACE = Pace(first_seconds=0.1, cap_seconds=1.0, tries=12)
+LEVELS = {"scripted": 9.0}
+"""The model of a collect without weights."""
+N_TIPS = 2
+
+
+@dataclass(frozen=True)
+class Order:
+    """A command and what it is run with. `last` is the pack, the sheet, or the name of the pack.
+
+    `call_seconds` is its patience with the server. Generations are counted and complaints kept in its home.
+    """
+
+    command: Command
+    url: str
+    home: Path
+    experiment: str
+    last: str
+    call_seconds: float
+
+    @property
+    def count_file(self) -> Path:
+        return self.home / "generations"
+
+    @property
+    def complaints_file(self) -> Path:
+        return self.home / "complaints"
 
 
 class CountingEngine:
-    """The real engine; every generation that begins leaves a line in a file."""
+    """An engine; every generation that begins leaves a line in a file."""
 
     def __init__(self, engine: Engine, count_file: Path) -> None:
         self.name = engine.name
@@ -61,10 +93,42 @@ class CountingModel:
         return self._loaded.generate(prompt, sampling=sampling, seed=seed)
 
 
-def run(command: str, settings: Settings, count_file: Path) -> None:
-    rest = Rest(settings.mlflow_url or "", limits=LIMITS)
+def start_command(order: Order) -> ForkServerProcess:
+    """The command in a process that is under way."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    process = context.Process(target=run_command, args=(order,))
+    process.start()
+    return process
+
+
+def run_command(order: Order) -> None:
+    """What the process does: its stderr goes into a file, its exit code is the command's."""
+    descriptor = os.open(order.complaints_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, sys.stderr.fileno())
+    flags: dict[str, object] = {
+        "mlflow_url": order.url,
+        "home": str(order.home),
+        "experiment": order.experiment,
+        "threads": 1,
+    }
+    if order.command == "collect_with_weights":
+        flags |= {"pack": order.last, "models": "smollm2", "prompts": "v1", "n_tips": N_TIPS}
+    try:
+        run(order, read_settings(flags, environ={}))
+    except TipbenchError as error:
+        print(f"{type(error).__name__}: {error.message}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def run(order: Order, settings: Settings) -> None:
+    limits = TimeLimits(
+        connect_seconds=order.call_seconds,
+        call_seconds=order.call_seconds,
+        search_seconds=order.call_seconds,
+    )
     with Tracking(
-        rest,
+        Rest(order.url, limits=limits),
         home=settings.home,
         description="",
         new_id=lambda: uuid.uuid4().hex,
@@ -72,43 +136,44 @@ def run(command: str, settings: Settings, count_file: Path) -> None:
         pace=PACE,
     ) as tracking:
         session = Session(settings, tracking, make_stamps(), Console(quiet=True))
-        if command == "collect":
-            engines = open_engines(settings, report=print)
-            cells = prepare_grid(settings, find_model=engines.admit)
-
-            def engine_of(model: Model) -> Engine:
-                return CountingEngine(engines.engine_of(model), count_file)
-
-            Job(session, engine_of=engine_of, reuse_from=None, as_json=False).run(cells)
-        elif command == "apply":
-            judging = Judging(tracking, session.stamps, settings.home / "locks")
-            judging.take_in(Path(sys.argv[6]), experiment=None, judged_by=None, close=False)
-        else:
-            decide(command, session)
+        match order.command:
+            case "collect":
+                collect(order, session)
+            case "collect_with_weights":
+                collect_with_weights(order, session)
+            case "apply":
+                judging = Judging(tracking, session.stamps, settings.home / "locks")
+                judging.take_in(Path(order.last), experiment=None, judged_by=None, close=False)
+            case "gate" | "promote" | "rollback":
+                decide(order, session)
 
 
-def decide(command: str, session: Session) -> None:
+def collect(order: Order, session: Session) -> None:
+    """Cells whose texts are scripted: the weights are not the subject."""
+    pack = open_pack(order.last)
+    campaign = Campaign(
+        session.tracking, order.home, LEVELS, pack=pack, experiment=order.experiment, n_tips=N_TIPS
+    )
+    engine = CountingEngine(levelled_engine(LEVELS, N_TIPS), order.count_file)
+    Job(session, engine_of=lambda _: engine, reuse_from=None, as_json=False).run(campaign.cells())
+
+
+def collect_with_weights(order: Order, session: Session) -> None:
+    engines = open_engines(session.settings, report=print)
+    cells = prepare_grid(session.settings, find_model=engines.admit)
+
+    def engine_of(model: Model) -> Engine:
+        return CountingEngine(engines.engine_of(model), order.count_file)
+
+    Job(session, engine_of=engine_of, reuse_from=None, as_json=False).run(cells)
+
+
+def decide(order: Order, session: Session) -> None:
     """The gate and what follows from it."""
     gate = Gate(session.tracking, session.stamps, GateSettings(require="lazy"))
     session.tracking.deliver_left_over()
-    if command == "gate":
-        sys.exit(gate.ask(Asked(session.settings.experiment)).exit_code)
-    if command == "promote":
-        sys.exit(Promoting(gate, "driver").promote(Asked(session.settings.experiment)).exit_code)
-    Promoting(gate, "driver").roll_back(sys.argv[6], reason="")
-
-
-def main() -> None:
-    command, url, home, experiment, count_file = sys.argv[1:6]
-    flags: dict[str, object] = {"mlflow_url": url, "home": home, "experiment": experiment, "threads": 1}
-    if command == "collect":
-        flags |= {"pack": sys.argv[6], "models": "smollm2", "prompts": "v1", "n_tips": 2}
-    try:
-        run(command, read_settings(flags, environ={}), Path(count_file))
-    except TipbenchError as error:
-        print(f"{type(error).__name__}: {error.message}", file=sys.stderr)
-        sys.exit(error.exit_code)
-
-
-if __name__ == "__main__":
-    main()
+    if order.command == "gate":
+        sys.exit(gate.ask(Asked(order.experiment)).exit_code)
+    if order.command == "promote":
+        sys.exit(Promoting(gate, "driver").promote(Asked(order.experiment)).exit_code)
+    Promoting(gate, "driver").roll_back(order.last, reason="")

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tests.support.ports import free_port
 from tests.support.postgres import run_mlflow_on_postgres
 from tipbench.tracking.managed import ManagedFolder
-from tipbench.tracking.opening import open_managed_folder
+from tipbench.tracking.managed_files import ServerFile, managed_folder, write_server_file
 
 DATABASE = "TIPBENCH_FAULT_DATABASE"
 
@@ -23,17 +24,32 @@ class Server(Protocol):
     def kill(self) -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class ManagedServer:
     folder: ManagedFolder
+    pid: int = 0
 
     def start(self) -> str:
-        return self.folder.start().url
+        server = self.folder.start()
+        self.pid = server.pid
+        return server.url
 
     def kill(self) -> None:
-        server = self.folder.find()
-        assert server is not None
-        os.killpg(server.pid, signal.SIGKILL)
+        # Without asking it first: it shall die at what it is working on.
+        os.killpg(self.pid, signal.SIGKILL)
+
+
+def open_victim_folder(home: Path) -> ManagedFolder:
+    """A managed server that may be killed and stopped: its port cannot be lost meanwhile.
+
+    It is told a port from outside the range that outgoing connections take, and takes the last one again.
+    Variables of pytest are kept from it: MLflow behaves differently under them.
+    """
+    folder = managed_folder(home)
+    folder.mkdir(parents=True)
+    write_server_file(folder, ServerFile(server_id=f"victim-{home.name}", port=free_port()))
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    return ManagedFolder(folder, environ=environ, new_id=lambda: f"victim-{home.name}")
 
 
 @contextmanager
@@ -43,6 +59,6 @@ def run_server(work: Path) -> Generator[tuple[Server, str]]:
         with run_mlflow_on_postgres(work / "mlflow") as server:
             yield server, server.url
     else:
-        managed = ManagedServer(open_managed_folder(work / "server"))
+        managed = ManagedServer(open_victim_folder(work / "server"))
         yield managed, managed.start()
         managed.folder.stop()

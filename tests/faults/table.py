@@ -1,22 +1,35 @@
-"""The table of faults: every request of a command × every fault, then the command again."""
+"""The table of faults: a command whose requests are struck, then again; both must end as promised."""
 
-import os
 import shutil
-import subprocess
-import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-from uuid import uuid4
 
+from tests.faults.driver import Command, Order, start_command
 from tests.faults.servers import Server
-from tests.support.fault_proxy import FAULTS, Fault, FaultProxy, Plan
-from tests.support.official import read_facts
+from tests.support.fault_proxy import FAULTS, Fault, FaultProxy, Plan, kind_of
+from tests.support.waiting import PATIENCE_SECONDS
 
-LATE_SECONDS = 6.0
-DRIVER = Path(__file__).with_name("driver.py")
+LATE_SECONDS = 3.0
+GIVES_UP_SECONDS = 2.0
+"""How long a command waits whose request is late; every other one waits as long as the tests do."""
+FEWEST_REQUESTS = 20
+"""A command with fewer has not done what the table is about."""
+ENDINGS: dict[Fault, int] = {
+    "none": 0,
+    "drop": 0,
+    "reply_lost": 0,
+    "late": 0,
+    "kill_client": -9,
+    # It comes back only after the command has given up and said so.
+    "kill_server": 1,
+}
+"""How the struck run ends."""
 
 
 @dataclass
@@ -27,181 +40,254 @@ class Bench:
     url: str
     work: Path
     pack: Path
-    models: Path
-    restarts: list[threading.Thread] = field(default_factory=list[threading.Thread])
+    numbers: "count[int]" = field(default_factory=count)
 
-    def kill_server(self) -> None:
-        """Kills the server with -9 and starts it again beside."""
-        self.server.kill()
-        thread = threading.Thread(target=self.server.start)
-        thread.start()
-        self.restarts.append(thread)
+    def new_name(self, what: str) -> str:
+        """One that nobody else has on this server."""
+        return f"{what}-{next(self.numbers)}"
 
-    def wait_for_server(self) -> None:
-        for thread in self.restarts:
-            thread.join()
-        self.restarts.clear()
-
-    def home(self) -> Path:
-        """A fresh data folder that shares the weights."""
-        home = self.work / uuid4().hex[:8]
+    @contextmanager
+    def home(self) -> Generator[Path]:
+        """A fresh data folder."""
+        home = self.work / self.new_name("home")
         home.mkdir()
-        (home / "models").symlink_to(self.models)
-        return home
+        yield home
+        shutil.rmtree(home)
 
 
-@dataclass
-class Struck:
-    """How a command went whose request was struck, and the same command again."""
+@dataclass(frozen=True)
+class Case:
+    """What a row begins with: an experiment, and what the command works on."""
 
-    requests: int
+    experiment: str
+    last: str
+
+
+def _see_nothing(bench: Bench, case: Case) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A command that is struck: how a row begins, and what is read when it is over.
+
+    `look` is called after each run and must see one of `may_see`. `again` lists how the second run may end.
+    """
+
+    command: Command
+    prepare: Callable[[Bench], Case]
+    read: Callable[[Bench, Case], object]
+    look: Callable[[Bench, Case], str] = _see_nothing
+    may_see: tuple[str, ...] = ("",)
+    again: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Strike:
+    """A row to be: the command, the fault, and where: kind of request → which of them."""
+
+    subject: Subject
+    fault: Fault
+    places: Mapping[str, int]
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{kind} [{number}]" for kind, number in self.places.items())
+        return f"{self.subject.command}: {self.fault} at {where}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a row left behind."""
+
+    strike: Strike
+    requests: list[str]
     struck: list[str]
-    generations: int
     codes: list[int]
     complaints: str
+    generations: int
+    seen: list[str]
+    facts: object
 
 
-class Row(Protocol):
-    """What a row left behind, as far as the table shows it."""
+class Attempt:
+    """A row under way."""
 
-    @property
-    def went(self) -> Struck: ...
+    def __init__(self, bench: Bench, strike: Strike, home: Path, proxy: FaultProxy) -> None:
+        self.strike, self.proxy = strike, proxy
+        self._bench, self._home = bench, home
+        self._case = strike.subject.prepare(bench)
+        self._process: ForkServerProcess | None = None
+        self._started = threading.Event()
+        self._codes: list[int] = []
+        self._seen: list[str] = []
+        self._order = Order(
+            command=strike.subject.command,
+            url=proxy.url,
+            home=home,
+            experiment=self._case.experiment,
+            last=self._case.last,
+            call_seconds=GIVES_UP_SECONDS if strike.fault == "late" else PATIENCE_SECONDS,
+        )
+        self._order.count_file.touch()
+
+    def run(self, plan: Plan) -> None:
+        """The command to its end, which may be a violent one."""
+        self.proxy.follow(plan)
+        self._started.clear()
+        self._process = start_command(self._order)
+        self._started.set()
+        self._process.join(5 * PATIENCE_SECONDS)
+        assert self._process.exitcode is not None, f"{self.strike}: it does not end"
+        self._codes.append(self._process.exitcode)
+        self._process.close()
+        self.proxy.wait_for_late_ones()
+
+    def link(self, models: Path) -> None:
+        """Gives the command real weights."""
+        (self._home / "models").symlink_to(models)
+
+    def kill(self) -> None:
+        """Kills the command with -9."""
+        self._started.wait()
+        assert self._process is not None
+        self._process.kill()
+
+    def look(self) -> None:
+        self._seen.append(self.strike.subject.look(self._bench, self._case))
+
+    def end(self) -> Row:
+        """The same command without a fault; what is there then."""
+        self.look()
+        first = list(self.proxy.requests)
+        if self.strike.fault != "none":
+            self.run(Plan())
+            self.look()
+        return Row(
+            strike=self.strike,
+            requests=first,
+            struck=self.proxy.struck,
+            codes=self._codes,
+            complaints=self._order.complaints_file.read_text(encoding="utf-8"),
+            generations=len(self._order.count_file.read_text().splitlines()),
+            seen=self._seen,
+            facts=self.strike.subject.read(self._bench, self._case),
+        )
 
 
-AnyRow = TypeVar("AnyRow", bound=Row)
+@contextmanager
+def begin(bench: Bench, strike: Strike) -> Generator[Attempt]:
+    """A row with a data folder and a proxy of its own."""
+    with bench.home() as home, FaultProxy(bench.url) as proxy:
+        yield Attempt(bench, strike, home, proxy)
 
 
-@dataclass
-class Outcome:
-    """A row of collect or apply."""
-
-    went: Struck
-    facts: dict[str, Any]
-
-
-def strike(
-    bench: Bench,
-    arguments: tuple[str, str, str],
-    *,
-    fault: Fault,
-    at: int,
-    look: Callable[[], None] = lambda: None,
-) -> Struck:
-    """The command with one fault, then the command again without; `look` is called after each.
-
-    `arguments` are the command, its experiment, and what it works on.
-    """
-    command, experiment, last = arguments
-    home = bench.home()
-    count_file = home / "generations"
-    count_file.touch()
-    codes: list[int] = []
-    complaints = ""
-    victim: list[subprocess.Popen[str]] = []
-
-    def kill_client() -> None:
-        victim[-1].kill()
-
-    plan = Plan(
-        fault=fault,
-        at=at,
-        late_seconds=LATE_SECONDS,
-        kill_client=kill_client,
-        kill_server=bench.kill_server,
-    )
-    with FaultProxy(bench.url, plan) as proxy:
-        for _ in range(2 if fault != "none" else 1):
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    str(DRIVER),
-                    command,
-                    proxy.url,
-                    str(home),
-                    experiment,
-                    str(count_file),
-                    last,
-                ],
-                stderr=subprocess.PIPE,
-                text=True,
-                cwd=bench.work,
+def run_row(bench: Bench, strike: Strike) -> Row:
+    """The command with this fault, then again without."""
+    if strike.fault == "kill_server":
+        return run_rows_under_one_kill(bench, [strike])[0]
+    with begin(bench, strike) as attempt:
+        attempt.run(
+            Plan(
+                fault=strike.fault,
+                places=strike.places,
+                late_seconds=LATE_SECONDS,
+                kill_client=attempt.kill,
             )
-            victim.append(process)
-            complaints = process.communicate(timeout=900)[1]
-            codes.append(process.returncode)
-            bench.wait_for_server()
-            proxy.wait_for_late_ones()
-            look()
-    generations = len(count_file.read_text().splitlines())
-    shutil.rmtree(home)
-    return Struck(len(proxy.requests), proxy.struck, generations, codes, complaints)
+        )
+        return attempt.end()
 
 
-def run_row(bench: Bench, command: str, last: Path, *, experiment: str, fault: Fault, at: int) -> Outcome:
-    """Collect or apply, struck and again, and what is in the store then."""
-    went = strike(bench, (command, experiment, str(last)), fault=fault, at=at)
-    return Outcome(went, read_facts(bench.url, experiment))
+def run_row_of_kills(bench: Bench, subject: Subject, kinds: Sequence[str]) -> Row:
+    """The command killed at the first request of each kind, one after the other, then to its end."""
+    with begin(bench, Strike(subject, "kill_client", dict.fromkeys(kinds, 0))) as attempt:
+        for kind in kinds:
+            attempt.run(Plan(fault="kill_client", places={kind: 0}, kill_client=attempt.kill))
+        return attempt.end()
 
 
-def positions(requests: int) -> range:
-    """Every tenth request, or every one when the whole table is asked for."""
-    return range(0, requests, int(os.environ.get("TIPBENCH_FAULT_STEP", "10")))
+def run_rows_under_one_kill(bench: Bench, strikes: Sequence[Strike]) -> list[Row]:
+    """The same for rows that kill the server: all commands run at once, and each is held at its request.
+
+    When all are there, all requests are sent on and the server is killed. It is started when all have ended.
+    """
+    held = threading.Barrier(len(strikes))
+    sent = threading.Barrier(len(strikes), action=bench.server.kill)
+    with ExitStack() as stack:
+        attempts = [stack.enter_context(begin(bench, strike)) for strike in strikes]
+
+        def run(attempt: Attempt) -> None:
+            attempt.run(
+                Plan(
+                    fault="kill_server",
+                    places=attempt.strike.places,
+                    ready=lambda: _wait_at(held),
+                    kill_server=lambda: _wait_at(sent),
+                )
+            )
+            if not attempt.proxy.struck:
+                held.abort()
+
+        with ThreadPoolExecutor(len(attempts)) as pool:
+            list(pool.map(run, attempts))
+        missed = [str(attempt.strike) for attempt in attempts if not attempt.proxy.struck]
+        assert not held.broken, f"never got there: {missed}"
+        assert bench.server.start() == bench.url
+        return [attempt.end() for attempt in attempts]
 
 
-def faults_at(place: int) -> tuple[Fault, ...]:
-    """All of them, or one in turn where that is asked for."""
-    return (FAULTS[place % len(FAULTS)],) if os.environ.get("TIPBENCH_FAULT_TURN") else FAULTS
+def _wait_at(barrier: threading.Barrier) -> None:
+    barrier.wait(PATIENCE_SECONDS)
 
 
-def check_row(outcome: Outcome, expected: Outcome, fault: Fault) -> list[str]:
+def run_undisturbed(bench: Bench, subject: Subject) -> Row:
+    """What every row of the command must equal.
+
+    With too few requests nothing would be proven.
+    """
+    row = run_row(bench, Strike(subject, "none", {}))
+    assert row.codes == [0], row.complaints
+    assert len(row.requests) >= FEWEST_REQUESTS, row.requests
+    return row
+
+
+def check_row(row: Row, undisturbed: Row) -> list[str]:
     """What is wrong with a row."""
-    wrong: list[str] = []
-    if outcome.went.codes[-1] != 0:
-        wrong.append(f"the second run ended with {outcome.went.codes[-1]}: {outcome.went.complaints[-300:]}")
-    if outcome.facts != expected.facts:
-        wrong.append("the store differs from the fault-free one")
+    fault, subject = row.strike.fault, row.strike.subject
     in_flight = 1 if fault == "kill_client" else 0
-    if outcome.went.generations > expected.went.generations + in_flight:
-        wrong.append(f"{outcome.went.generations} generations for {expected.went.generations} cells")
-    return wrong
+    found = {
+        f"struck runs ended with {row.codes[:-1]}": set(row.codes[:-1]) != {ENDINGS[fault]},
+        f"the last run ended with {row.codes[-1]}": row.codes[-1] not in subject.again,
+        "a traceback": "Traceback" in row.complaints,
+        "it gave up without a word": row.codes[0] == 1 and not row.complaints,
+        f"the store differs from the undisturbed one: {row.facts}": row.facts != undisturbed.facts,
+        f"{row.generations} generations": row.generations > undisturbed.generations + in_flight,
+        f"one saw {row.seen}": not set(row.seen) <= set(subject.may_see),
+    }
+    return [f"{row.strike}: {problem}\n{row.complaints[-600:]}" for problem, wrong in found.items() if wrong]
 
 
-def write_table(command: str, rows: list[tuple[int, str, dict[str, str]]]) -> str:
-    """The table of requests × faults."""
-    lines = [
-        f"## {command}",
-        "",
-        "| i | request | " + " | ".join(FAULTS) + " |",
-        "| --- " * (len(FAULTS) + 2) + "|",
-    ]
-    lines += [f"| {i} | `{name}` | " + " | ".join(cells[f] for f in FAULTS) + " |" for i, name, cells in rows]
-    return "\n".join(lines) + "\n"
-
-
-def run_table(
-    command: str,
-    *,
-    run: Callable[[Fault, int], AnyRow],
-    check: Callable[[AnyRow, AnyRow, Fault], list[str]],
-    places: Callable[[int], range] = positions,
-    faults: Callable[[int], tuple[Fault, ...]] = faults_at,
-) -> None:
-    """Every row must leave what the fault-free command leaves; all that do not are named."""
-    expected = run("none", -1)
-    assert expected.went.codes == [0], expected.went.complaints
-    rows: list[tuple[int, str, dict[str, str]]] = []
-    wrong: list[str] = []
-    for place, at in enumerate(places(expected.went.requests)):
-        cells: dict[str, str] = dict.fromkeys(FAULTS, "")
-        name = ""
-        for fault in faults(place):
-            row = run(fault, at)
-            struck = row.went.struck
-            problems = check(row, expected, fault)
-            wrong += [f"{command} request {at} {struck} {fault}: {problem}" for problem in problems]
-            cells[fault] = "WRONG" if problems else f"same ({row.went.codes[0]})" if struck else "not reached"
-            name = struck[0] if struck else name
-        rows.append((at, name, cells))
-        if folder := os.environ.get("TIPBENCH_FAULT_TABLE"):
-            Path(folder, f"{command}.md").write_text(write_table(command, rows), encoding="utf-8")
+def check_rows(rows: Sequence[Row], undisturbed: Row) -> None:
+    """Every row must leave what the undisturbed command leaves, and nearly every strike must have hit."""
+    wrong = [problem for row in rows for problem in check_row(row, undisturbed)]
     assert not wrong, "\n".join(wrong)
+    wanted = sum(len(row.strike.places) for row in rows)
+    struck = sum(len(row.struck) for row in rows)
+    assert wanted > 0
+    assert struck >= 0.9 * wanted, [(str(row.strike), row.struck) for row in rows]
+
+
+def count_kinds(requests: Sequence[str]) -> dict[str, int]:
+    """How many there are of each kind, in the order of their first ones."""
+    kinds = [kind_of(line) for line in requests]
+    return {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
+
+
+def place_of(requests: Sequence[str], at: int) -> dict[str, int]:
+    """Where a request is: its kind, and how many of them came before it."""
+    kinds = [kind_of(line) for line in requests[: at + 1]]
+    return {kinds[-1]: kinds.count(kinds[-1]) - 1}
+
+
+def take_turns(kinds: Mapping[str, int], fault: Fault) -> dict[str, int]:
+    """One request of each kind; another one for each fault, in turn."""
+    return {kind: FAULTS.index(fault) % number for kind, number in kinds.items()}

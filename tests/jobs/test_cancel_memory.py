@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.engines.weight_watch import WeightWatch, wait_for
+from tests.engines.weight_watch import WeightWatch
 from tests.support.small_pack import write_small_pack
+from tests.support.waiting import eventually
 from tipbench.cli.session import make_stamps
 from tipbench.jobs.opening import open_jobs
 from tipbench.jobs.records import Step
@@ -34,8 +35,8 @@ def test_a_cancelled_collect_leaves_no_weights_in_memory(
         cwd=tmp_path,
     )
     watch = WeightWatch(home / "models", set())
-    assert wait_for(lambda: bool(watch.look()) or worker.poll() is not None, seconds=600)
-    assert wait_for(lambda: bool(watch.look()) and watch.peak_kb > 90_000, seconds=60), watch.look()
+    eventually(lambda: bool(watch.look()) or worker.poll() is not None, seconds=600)
+    eventually(lambda: bool(watch.look()) and watch.peak_kb > 90_000)
     store.cancel(job.id)
     worker.wait(60)
     assert store.get(job.id).state == "cancelled"

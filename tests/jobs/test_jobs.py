@@ -5,13 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.jobs.conftest import SCRIPT, AtOnce, Bench
+from tests.support.waiting import eventually
 from tipbench.cli.session import make_stamps
 from tipbench.errors import UsageError
 from tipbench.jobs.dispatcher import Dispatcher, LocalProcess
@@ -20,13 +20,6 @@ from tipbench.jobs.records import Step
 from tipbench.jobs.store import DIED, NewJob, RepeatedDifferently
 
 SLEEP = "import time; print('begun', flush=True); time.sleep(60)"
-
-
-def wait_for(what: Callable[[], bool], *, seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.02)
 
 
 def in_background(bench: Bench, job_id: str, *, fault: str = "") -> subprocess.Popen[bytes]:
@@ -112,7 +105,7 @@ def test_the_dispatcher_wakes_a_job_when_judging_is_done(bench: Bench) -> None:
 def test_one_job_runs_at_a_time_and_a_second_worker_of_it_does_nothing(bench: Bench) -> None:
     first, second = bench.add(SLEEP), bench.add("print('second')")
     process = in_background(bench, first.id)
-    wait_for(lambda: bench.store.get(first.id).state == "running")
+    eventually(lambda: bench.store.get(first.id).state == "running")
     assert not bench.work(first), "somebody works on it"
     assert not bench.work(second), "it is not its turn"
     assert bench.store.next_queued() is None
@@ -140,12 +133,12 @@ def test_cancel_is_written_first_and_ends_everything_the_command_started(bench: 
     )
     job = bench.add(program)
     process = in_background(bench, job.id)
-    wait_for(lambda: any(line.startswith("child ") for line in bench.printed(job)))
+    eventually(lambda: any(line.startswith("child ") for line in bench.printed(job)))
     (child,) = [int(line.split()[1]) for line in bench.printed(job) if line.startswith("child ")]
     assert bench.store.cancel(job.id).cancel_ms is not None
     process.wait(40)
     assert bench.store.get(job.id).state == "cancelled"
-    wait_for(lambda: not Path(f"/proc/{child}").exists() or _is_zombie(child))
+    eventually(lambda: not Path(f"/proc/{child}").exists() or _is_zombie(child))
     with pytest.raises(UsageError, match="has ended"):
         bench.store.cancel(job.id)
 
@@ -169,7 +162,7 @@ def test_a_cancelled_command_hears_the_interrupt_even_if_the_server_was_started_
         process = in_background(bench, job.id)
     finally:
         signal.signal(signal.SIGINT, before)
-    wait_for(lambda: "begun" in bench.printed(job))
+    eventually(lambda: "begun" in bench.printed(job))
     bench.store.cancel(job.id)
     process.wait(40)
     assert "unloaded" in bench.printed(job)
@@ -186,7 +179,7 @@ def test_what_is_queued_or_waits_is_cancelled_at_once(bench: Bench) -> None:
 def test_a_killed_worker_leaves_a_job_that_is_alive_until_its_command_ends(bench: Bench) -> None:
     job = bench.add(SLEEP)
     process = in_background(bench, job.id)
-    wait_for(lambda: "begun" in bench.printed(job))
+    eventually(lambda: "begun" in bench.printed(job))
     group = bench.store.get(job.id).group
     assert group is not None
     process.send_signal(signal.SIGKILL)
@@ -194,7 +187,7 @@ def test_a_killed_worker_leaves_a_job_that_is_alive_until_its_command_ends(bench
     assert bench.store.bury() == []
     assert bench.store.is_alive(job.id)
     os.killpg(group, signal.SIGKILL)
-    wait_for(lambda: not bench.store.is_alive(job.id))
+    eventually(lambda: not bench.store.is_alive(job.id))
     assert bench.store.bury() == [job.id]
     found = bench.store.get(job.id)
     assert (found.state, found.message) == ("failed", DIED)
@@ -204,7 +197,7 @@ def test_a_worker_killed_before_its_command_can_be_found_leaves_no_command(bench
     job = bench.add(SLEEP)
     fault = "import os; from tipbench.jobs.store import JobStore; JobStore.note_group = lambda *_: os.abort()"
     in_background(bench, job.id, fault=fault).wait(30)
-    wait_for(lambda: not bench.store.is_alive(job.id))
+    eventually(lambda: not bench.store.is_alive(job.id))
     assert "begun" not in bench.printed(job)
     assert bench.store.bury() == [job.id]
 
@@ -212,7 +205,7 @@ def test_a_worker_killed_before_its_command_can_be_found_leaves_no_command(bench
 def test_a_cancelled_job_without_a_worker_is_ended_by_the_dispatcher(bench: Bench) -> None:
     job = bench.add(SLEEP)
     process = in_background(bench, job.id)
-    wait_for(lambda: "begun" in bench.printed(job))
+    eventually(lambda: "begun" in bench.printed(job))
     process.send_signal(signal.SIGKILL)
     process.wait(10)
     bench.store.cancel(job.id)
@@ -221,7 +214,7 @@ def test_a_cancelled_job_without_a_worker_is_ended_by_the_dispatcher(bench: Benc
     local = LocalProcess(bench.store, SCRIPT, home=bench.settings.home)
     dispatcher = Dispatcher(bench.store, local=local, is_judged=lambda _: False)
     dispatcher.tick()
-    wait_for(lambda: not bench.store.is_alive(job.id))
+    eventually(lambda: not bench.store.is_alive(job.id))
     dispatcher.tick()
     assert bench.store.get(job.id).state == "cancelled"
 

@@ -27,10 +27,10 @@ FENCE = re.compile(r"<<< ([0-9a-f]{16})\n(.*)\n\1 >>>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Kill:
-    """When to kill: at the nth question from now, before the reply or so many seconds after it."""
+    """When to kill: at the nth question from now, instead of the reply or as soon as it is sent."""
 
     question: int
-    after_seconds: float | None = None
+    after_reply: bool = False
 
 
 @dataclass
@@ -47,24 +47,28 @@ class CountingJudge:
     strike: Callable[[], None] = field(default_factory=lambda: _nobody)
     gate: threading.Lock = field(default_factory=threading.Lock)
 
-    def take(self, question: str) -> str | None:
-        """The reply; None when who asks was killed instead."""
+    def take(self, question: str, send: Callable[[str], None]) -> bool:
+        """Sends the reply; False when who asks was killed instead.
+
+        One question after the other: nobody is answered between a reply and the kill that follows it.
+        """
         with self.gate:
             self.questions.append(question)
             self.spent_usd += (count_tokens(question) * PROMPT_PRICE + OUTPUT_TOKENS * OUTPUT_PRICE) / 1000
-            if self.kill is not None:
-                self.kill = Kill(self.kill.question - 1, self.kill.after_seconds)
-                if self.kill.question <= 0:
-                    return self._strike(self.kill, question)
-        return self.say(text_of(question))
+            kill = self._next_kill()
+            if kill is None or kill.after_reply:
+                send(self.say(text_of(question)))
+            if kill is not None:
+                self.strike()
+            return kill is None
 
-    def _strike(self, kill: Kill, question: str) -> str | None:
-        self.kill = None
-        if kill.after_seconds is None:
-            self.strike()
+    def _next_kill(self) -> Kill | None:
+        """The kill that this question meets."""
+        if self.kill is None:
             return None
-        threading.Timer(kill.after_seconds, self.strike).start()
-        return self.say(text_of(question))
+        kill = Kill(self.kill.question - 1, self.kill.after_reply)
+        self.kill = kill if kill.question > 0 else None
+        return None if self.kill else kill
 
 
 def _nobody() -> None:
@@ -122,13 +126,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._send({"error": {"message": "busy"}}, status=503)
             return
         question = body["messages"][0]["content"]
-        reply = self.owner.take(question)
-        if reply is None:
-            self.close_connection = True
-            return
         usage = {"prompt_tokens": count_tokens(question), "completion_tokens": OUTPUT_TOKENS}
-        choice = {"message": {"role": "assistant", "content": reply}, "finish_reason": "stop"}
-        self._send({"choices": [choice], "usage": usage})
+
+        def send(reply: str) -> None:
+            choice = {"message": {"role": "assistant", "content": reply}, "finish_reason": "stop"}
+            self._send({"choices": [choice], "usage": usage})
+
+        self.close_connection = not self.owner.take(question, send)
 
     def _send(self, content: object, *, status: int = 200) -> None:
         data = json.dumps(content).encode()

@@ -2,8 +2,8 @@
 
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,12 @@ from typing import Any
 from mcp import Client, StdioServerParameters
 
 from tests.support.sheets import REFERENCES
+from tipbench.cli.session import make_stamps
+from tipbench.judging.mcp_server import make_server
+from tipbench.judging.mcp_tools import JudgeTools
+from tipbench.judging.phase import Judging
+from tipbench.settings import Settings
+from tipbench.tracking import open_tracking
 
 # The shell writes down its process id and becomes the server.
 LAUNCH = 'echo $$ > "$1/pid"; exec "$2" -m tipbench mcp --judged-by "$3" --experiment "$4" 2>> "$1/log"'
@@ -95,3 +101,25 @@ async def connect(
         tools = await client.list_tools()
         judge.received += [tools.model_dump_json(), client.instructions or ""]
         yield judge
+
+
+@asynccontextmanager
+async def connect_here(
+    *, experiment: str, url: str, home: Path, judged_by: str = "anna"
+) -> AsyncGenerator[McpJudge]:
+    """The same server in this process, without pipes between: for tests of what the tools do."""
+
+    @contextmanager
+    def open_judging() -> Generator[Judging]:
+        with open_tracking(Settings(home=home, mlflow_url=url)) as tracking:
+            yield Judging(tracking, make_stamps(), home / "locks")
+
+    tools = JudgeTools(open_judging, judged_by=judged_by, experiment=experiment, champion=None)
+    try:
+        async with Client(make_server(tools)) as client:
+            judge = McpJudge(client)
+            listed = await client.list_tools()
+            judge.received += [listed.model_dump_json(), client.instructions or ""]
+            yield judge
+    finally:
+        tools.lose()

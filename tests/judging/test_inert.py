@@ -5,18 +5,16 @@ import io
 import json
 import random
 import re
-import unicodedata
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from markdown_it.token import Token
 
 from tests.judging.cells import make_cell
-from tests.judging.hostile import hostile_texts
-from tests.judging.test_blind import desk_of
+from tests.judging.desks import desk_of
+from tests.judging.hostile import SIZES, acting, hostile_texts, kinds
 from tipbench.cli.session import InertConsole
 from tipbench.inert import LIMIT, cell_for_csv, make_inert, make_inert_line, text_for_markdown
 from tipbench.judging.blocks import Member, draw_blocks
@@ -31,17 +29,16 @@ from tipbench.records import Candidate
 from tipbench.tracking.evidence import Evidence
 from tipbench.tracking.sittings import StoredDrift
 
-TEXTS = hostile_texts()
 EVERYTHING = st.text(st.characters(), max_size=60)  # lone surrogates too
 
 
-def acting(text: str) -> list[str]:
-    """The characters that nobody sees, or that do something."""
-    return [c for c in text if c != "\n" and unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}]
+@pytest.fixture(scope="module", params=SIZES)
+def texts(request: pytest.FixtureRequest) -> list[str]:
+    return hostile_texts(request.param)
 
 
-def test_no_hostile_text_keeps_anything_that_acts() -> None:
-    for text in TEXTS:
+def test_no_hostile_text_keeps_anything_that_acts(texts: list[str]) -> None:
+    for text in texts:
         shown = make_inert(text)
         assert acting(shown) == []
         assert len(shown) <= LIMIT
@@ -96,18 +93,18 @@ def test_a_megabyte_is_cut_and_says_so() -> None:
     assert shown.endswith("[… only the beginning of 1,000,000 characters is shown]")
 
 
-def test_a_console_shows_hostile_texts_inert() -> None:
-    for text in TEXTS:
+def test_a_console_shows_hostile_texts_inert(texts: list[str]) -> None:
+    for text in texts:
         out = io.StringIO()
         InertConsole(file=out, width=80, color_system=None).print(text[:5_000], markup=False)
         assert acting(out.getvalue()) == []
 
 
-def test_no_cell_of_a_csv_file_is_a_formula() -> None:
+def test_no_cell_of_a_csv_file_is_a_formula(texts: list[str]) -> None:
     out = io.StringIO()
-    csv.writer(out).writerows([cell_for_csv(text), "1"] for text in TEXTS)
+    csv.writer(out).writerows([cell_for_csv(text), "1"] for text in texts)
     rows = list(csv.reader(io.StringIO(out.getvalue(), newline="")))
-    assert len(rows) == len(TEXTS)
+    assert len(rows) == len(texts)
     for cell, _ in rows:
         assert not re.match(r"\s*[=+\-@＝＋－＠\t\r]", cell), cell
         assert acting(cell) == []
@@ -115,16 +112,10 @@ def test_no_cell_of_a_csv_file_is_a_formula() -> None:
     assert not any(re.search(r";\s*[=+\-@]", cell) for cell, _ in rows)
 
 
-def kinds(tokens: list[Token]) -> set[str]:
-    return {token.type for token in tokens} | {
-        child.type for token in tokens for child in (token.children or [])
-    }
-
-
-def test_nothing_of_a_markdown_page_comes_from_a_text() -> None:
+def test_nothing_of_a_markdown_page_comes_from_a_text(texts: list[str]) -> None:
     page = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
     assert {"html_block", "link_open"} <= kinds(page.parse("<b>\n\n[a](https://b.example)"))
-    for text in TEXTS:
+    for text in texts:
         cell = text_for_markdown(text)
         plain = kinds(page.parse(cell))
         assert plain <= {"paragraph_open", "paragraph_close", "inline", "code_inline"}
@@ -133,19 +124,19 @@ def test_nothing_of_a_markdown_page_comes_from_a_text() -> None:
         assert not kinds(table) & {"html_inline", "html_block", "link_open", "image", "heading_open"}
 
 
-def test_a_sheet_of_hostile_texts_is_valid_and_one_item_stays_one_item() -> None:
+def test_a_sheet_of_hostile_texts_is_valid_and_one_item_stays_one_item(texts: list[str]) -> None:
     pack = builtin_pack()
     scenario = pack.scenarios[0]
     cells = [
         make_cell(model=f"m{place}", scenario=scenario.id, scenario_hash=scenario.hash, slots="a")
-        for place in range(len(TEXTS))
+        for place in range(len(texts))
     ]
-    texts = {cell.run.run_id: text for cell, text in zip(cells, TEXTS, strict=True)}
+    text_of = {cell.run.run_id: text for cell, text in zip(cells, texts, strict=True)}
     desk = desk_of(pack)
 
     def candidate_of(member: Member) -> Candidate:
         flags = {flag.name: False for flag in pack.rubric.flags}
-        return Candidate(slot=0, text=texts[member.cell.run.run_id], flags=flags)
+        return Candidate(slot=0, text=text_of[member.cell.run.run_id], flags=flags)
 
     desk = type(desk)(desk.rubric, desk.scenarios, desk.anchors, candidate_of, desk.models)
     blocks = draw_blocks(cells, taken={}, limit=None, rng=random.Random(0))
@@ -157,15 +148,15 @@ def test_a_sheet_of_hostile_texts_is_valid_and_one_item_stays_one_item() -> None
     written = sheet.model_dump_json(indent=1)
     assert acting(written) == []
     items = json.loads(written)["sections"][0]["items"]
-    assert len(items) == len(TEXTS) + len(sitting.anchors)
+    assert len(items) == len(texts) + len(sitting.anchors)
     assert len({item["id"] for item in items}) == len(items)
     assert "zzzzzzzz" not in {item["id"] for item in items}
     assert all(set(item["scores"].values()) == {None} for item in items)
 
 
-def test_a_board_of_hostile_names_stays_a_board() -> None:
+def test_a_board_of_hostile_names_stays_a_board(texts: list[str]) -> None:
     rubric = builtin_pack().rubric
-    for text in TEXTS[::7]:
+    for text in texts[: len(texts) // 4]:
         name = text[:200] or "m"
         cells = tuple(make_cell(model=model, scenario="s") for model in (name, "other"))
         evidence = Evidence(cells, (), (), (), (), None)
@@ -180,9 +171,9 @@ def test_a_board_of_hostile_names_stays_a_board() -> None:
         assert acting(out.getvalue()) == []
 
 
-def test_a_drawing_with_hostile_names_is_one_drawing() -> None:
+def test_a_drawing_with_hostile_names_is_one_drawing(texts: list[str]) -> None:
     drift = StoredDrift(offset=0.1, se=0.5, correction=0.0, slope=1.0, alarms=(), anchors=6, exact=False)
-    for name in TEXTS[:60]:
+    for name in texts[:60]:
         line = SittingLine(
             sitting="s", judged_by=name, judge_kind="human", state="accepted", items=1, anchors=6, blocks=1,
             blocks_counted=1, submissions=1, drawn="block", expires="", drift=drift,

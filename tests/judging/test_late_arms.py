@@ -209,7 +209,7 @@ def backlog_of(arms: dict[str, int], *, slots: int = 5, scenarios: int = 3) -> B
                     GivenVerdict(cell, sitting, Verdict(slot=slot, block=slot, scores=scores, flags=flags))
                 )
     evidence = Evidence(tuple(cells), (), (), tuple(given), (), None)
-    return Backlog(evidence, [], lambda _, __: "", 1, {"p": builtin_pack()})
+    return Backlog(evidence, [], lambda _, __: "", lambda _, __: {}, 1, {"p": builtin_pack()})
 
 
 def drawn(backlog: Backlog, request: Request) -> list[Block]:

@@ -2,25 +2,22 @@
 
 import json
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Cli
-from tests.support.experiments import shift_clock
+from tests.judging.live import ANNA, BERT, answer, make_live, opened
+from tests.judging.scripted import collect_filled
+from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.sheets import REFERENCES, fill, sections
-from tipbench.cli.session import make_stamps
 from tipbench.errors import SheetError, UsageError
-from tipbench.judging.handout import Request
-from tipbench.judging.live import LiveJudging, LiveSitting
-from tipbench.judging.phase import Judging
-from tipbench.judging.sheet import SheetItem
+from tipbench.judging.live import LiveJudging
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 from tipbench.tracking.sittings import LIVE_LEASE_MS, Answer
-
-ANNA, BERT = Request("anna"), Request("bert")
 
 
 @pytest.fixture
@@ -34,20 +31,12 @@ def live(tracking: Tracking, cli: Cli) -> LiveJudging:
     return make_live(tracking, cli.home)
 
 
-def make_live(tracking: Tracking, home: Path, *, ahead_ms: int = 0) -> LiveJudging:
-    stamps = shift_clock(ahead_ms) if ahead_ms else make_stamps()
-    return LiveJudging(Judging(tracking, stamps, home / "locks"))
-
-
-def answer(item: SheetItem, score: int = 3) -> Answer:
-    scores = REFERENCES.get(item.text, dict.fromkeys(item.scores, score))
-    return Answer(scores=scores, flags=item.flags)
-
-
-def opened(live: LiveJudging, experiment: str, request: Request = ANNA) -> LiveSitting:
-    sitting = live.open(request, experiment=experiment)
-    assert sitting is not None
-    return sitting
+@pytest.fixture
+def filled(cli: Cli, settings: Settings, base: tuple[str, Path], experiment_name: str) -> str:
+    """One arm, two cells, three slots in each and a tip in every one of them."""
+    asked = {"models": "smollm2", "prompts": "v1", "n_tips": 3, "pack": str(base[1])}
+    collect_filled(settings.model_copy(update=asked | {"home": cli.home, "experiment": experiment_name}))
+    return experiment_name
 
 
 def test_item_by_item_until_the_board_follows(cli: Cli, live: LiveJudging, collected: str) -> None:
@@ -128,12 +117,87 @@ def test_a_wrong_answer_is_named_and_nothing_is_stored(live: LiveJudging, collec
     assert live.look(sitting.token, experiment=collected).answers == {}
 
 
-def test_closing_early_gives_the_rest_back(cli: Cli, live: LiveJudging, collected: str) -> None:
+def test_an_answer_reads_the_experiment_once_and_its_own_run_when_it_is_stored(
+    cli: Cli, mlflow_url: str, collected: str
+) -> None:
+    with (
+        FaultProxy(mlflow_url) as proxy,
+        open_tracking(Settings(home=cli.home, mlflow_url=proxy.url)) as door,
+    ):
+        live = make_live(door, cli.home)
+        sitting = opened(live, collected)
+        before = len(proxy.requests)
+        item = next(each for each in sitting.waiting if each.text not in REFERENCES)
+        again = live.submit(sitting.token, {item.id: answer(item)}, experiment=collected)
+        asked = [line.rpartition("/")[2] for line in proxy.requests[before:]]
+        assert again == live.look(sitting.token, experiment=collected)
+    assert asked == [
+        "get-by-name",
+        "search",
+        "section.json",
+        "key.json",
+        "log-batch",
+        "submission-1.json",
+        "log-batch",
+        "get",
+    ]
+
+
+@dataclass
+class Interfering(FaultProxy):
+    """Before the first submission reaches the server, somebody else does something."""
+
+    meanwhile: Callable[[], object] = list
+
+    def next_fault(self, line: str) -> Fault:
+        if line.startswith("PUT") and line.endswith("submission-1.json"):
+            self.meanwhile()
+        return super().next_fault(line)
+
+
+def test_an_answer_to_a_sitting_that_another_host_closes_meanwhile_says_so(
+    cli: Cli, tracking: Tracking, mlflow_url: str, collected: str, tmp_path: Path
+) -> None:
+    elsewhere = make_live(tracking, tmp_path / "another host")
+    with (
+        Interfering(mlflow_url) as proxy,
+        open_tracking(Settings(home=cli.home, mlflow_url=proxy.url)) as door,
+    ):
+        live = make_live(door, cli.home)
+        sitting = opened(live, collected)
+        proxy.meanwhile = lambda: elsewhere.close(sitting.token, experiment=collected)
+        item = sitting.waiting[0]
+        after = live.submit(sitting.token, {item.id: answer(item)}, experiment=collected)
+        assert after.state == "expired"
+        assert after == live.look(sitting.token, experiment=collected)
+
+
+def test_answers_that_are_stored_are_taken_again_after_the_close_and_new_ones_are_not(
+    live: LiveJudging, collected: str
+) -> None:
     sitting = opened(live, collected)
-    item = sitting.waiting[0]
-    live.submit(sitting.token, {item.id: answer(item)}, experiment=collected)
-    assert live.close(sitting.token, experiment=collected).state in {"accepted", "expired"}
-    assert opened(live, collected).token != sitting.token
+    first, second = sitting.waiting[:2]
+    live.submit(sitting.token, {first.id: answer(first)}, experiment=collected)
+    closed = live.close(sitting.token, experiment=collected)
+    assert live.submit(sitting.token, {first.id: answer(first)}, experiment=collected) == closed
+    for more in ({second.id: answer(second)}, {first.id: Answer(scores={}, flags={})}):
+        with pytest.raises(UsageError, match="is closed"):
+            live.submit(sitting.token, more, experiment=collected)
+    assert live.look(sitting.token, experiment=collected) == closed
+
+
+@pytest.mark.parametrize(("anchor", "state", "left"), [(False, "accepted", 5), (True, "expired", 6)])
+def test_closing_early_counts_whole_blocks_and_gives_the_rest_back(
+    live: LiveJudging, filled: str, anchor: bool, state: str, left: int
+) -> None:
+    """One arm: a judged candidate is a whole block. An anchor alone says nothing of any of the six."""
+    sitting = opened(live, filled)
+    item = next(item for item in sitting.waiting if (item.text in REFERENCES) == anchor)
+    live.submit(sitting.token, {item.id: answer(item)}, experiment=filled)
+    assert live.close(sitting.token, experiment=filled).state == state
+    again = opened(live, filled)
+    assert again.token != sitting.token
+    assert sum(item.text not in REFERENCES for item in again.waiting) == left
 
 
 def test_a_sheet_is_no_live_sitting(cli: Cli, live: LiveJudging, collected: str) -> None:

@@ -1,4 +1,4 @@
-"""A coding agent judges over MCP: a real client, a real process, a real server."""
+"""A coding agent judges over MCP: a real client, a real MLflow; where the process matters, a real one."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.conftest import Cli
-from tests.judging.mcp_judge import McpJudge, connect, give_verdict
+from tests.judging.mcp_judge import McpJudge, connect, connect_here, give_verdict
 from tests.support.experiments import SMALL
 from tipbench.errors import MixedContents, PackError, TipbenchError, TrackingRefused
 from tipbench.judging.mcp_tools import explain
@@ -42,16 +42,23 @@ class Desk:
     def __init__(self, cli: Cli, experiment: str, url: str, folder: Path) -> None:
         self.cli, self.experiment, self.url, self.folder = cli, experiment, url, folder
 
-    def sit(self, work: Callable[[McpJudge], Awaitable[T]], *, judged_by: str = "anna", url: str = "") -> T:
+    def sit(self, work: Callable[[McpJudge], Awaitable[T]], *, judged_by: str = "anna") -> T:
+        """A session of a judge whose server is in this process: the tools and the protocol, no pipes."""
+
+        async def session() -> T:
+            async with connect_here(
+                experiment=self.experiment, url=self.url, home=self.cli.home, judged_by=judged_by
+            ) as judge:
+                return await work(judge)
+
+        return asyncio.run(session())
+
+    def sit_apart(self, work: Callable[[McpJudge], Awaitable[T]], *, url: str = "") -> T:
         """A session of a judge, in a new server process."""
 
         async def session() -> T:
             async with connect(
-                self.folder,
-                experiment=self.experiment,
-                url=url or self.url,
-                home=self.cli.home,
-                judged_by=judged_by,
+                self.folder, experiment=self.experiment, url=url or self.url, home=self.cli.home
             ) as judge:
                 return await work(judge)
 
@@ -81,7 +88,7 @@ def test_a_client_judges_a_whole_experiment_and_the_leaderboard_follows(desk: De
         assert (await judge.call("open_sitting"))["state"] == "nothing waits"
         return answered
 
-    answered = desk.sit(work)
+    answered = desk.sit_apart(work)
     report = desk.cli("compare", "--experiment", desk.experiment, "--json").json()
     assert report["judged"] == report["candidates"] == answered - 6
     assert [(s.judged_by, s.state) for s in desk.status().sittings] == [("anna", "accepted")]
@@ -168,8 +175,8 @@ def test_a_new_process_goes_on_where_the_judge_was_and_a_lost_reply_does_no_harm
         assert "is closed" in await judge.refused("submit_verdicts", sitting=token, verdicts=rest)
         assert "is accepted" in await judge.refused("next_items", sitting=token)
 
-    token, verdicts = desk.sit(first)
-    desk.sit(second)
+    token, verdicts = desk.sit_apart(first)
+    desk.sit_apart(second)
     assert [sitting.submissions for sitting in desk.status().sittings] == [2]
 
 
@@ -259,7 +266,7 @@ def test_nothing_that_the_client_or_the_log_got_tells_who_wrote_what(desk: Desk)
         await judge.call("close_sitting", sitting=token)
         return judge.received
 
-    received = "\n".join([*desk.sit(work), (desk.folder / "log").read_text()])
+    received = "\n".join([*desk.sit_apart(work), (desk.folder / "log").read_text()])
     # The rubric is called tip-v1, the prompt v1; `written` is also a word.
     text = received.replace("tip-v1", "").replace(desk.experiment, "")
     wrong = [
@@ -296,7 +303,7 @@ def test_a_server_that_is_away_is_told_at_the_first_call_and_not_before(desk: De
         assert f"no MLflow server at {away}" in text
         assert "→" in text
 
-    desk.sit(work, url=away)
+    desk.sit_apart(work, url=away)
     log = (desk.folder / "log").read_text()
     assert "opening MLflow" in log
     assert "Traceback" not in log

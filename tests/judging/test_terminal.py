@@ -11,10 +11,9 @@ import pytest
 from rich.console import Console
 
 from tests.conftest import Cli
-from tests.judging.hostile import hostile_texts
+from tests.judging.hostile import SIZES, acting, hostile_texts
+from tests.judging.live import answer, make_live, opened
 from tests.judging.pseudo_terminal import PseudoTerminal
-from tests.judging.test_inert import acting
-from tests.judging.test_live import answer, make_live, opened
 from tests.support.sheets import REFERENCES
 from tipbench.cli.session import make_console
 from tipbench.errors import TipbenchError, TrackingUnavailable
@@ -373,10 +372,11 @@ def test_answers_that_cannot_be_stored_are_counted(live: LiveJudging, collected:
         storing.finish()
 
 
-def test_a_thousand_hostile_tips_stay_on_their_screen() -> None:
+@pytest.mark.parametrize("count", SIZES)
+def test_hostile_tips_stay_on_their_screen(count: int) -> None:
     rubric = SheetRubric(name="r", text="## tone: how?\n| 5 | good |", scales={"tone": (1, 5)}, flags=())
     own = re.compile(r"\x1b\[(?:\d+;\d+H|[\d;]*m|\?(?:1049|25)[hl]|H)")
-    for text in hostile_texts():
+    for text in hostile_texts(count):
         out = io.StringIO()
         console = Console(file=out, force_terminal=True, width=80, height=24)
         screen = Screen(console)

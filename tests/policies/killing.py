@@ -5,11 +5,9 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -17,14 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.ports import free_port
+from tests.support.waiting import eventually
+
 TOKEN = "a-token-for-kills"
 TIPS = [{"id": f"t{n}", "kind": f"k{n % 3}", "urgency": n / 5, "match": 1 - n / 5} for n in range(5)]
-
-
-def free_port() -> int:
-    with socket.socket() as plug:
-        plug.bind(("127.0.0.1", 0))
-        return int(plug.getsockname()[1])
 
 
 @dataclass
@@ -38,7 +33,7 @@ class Server:
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *, patience_seconds: float = 120) -> None:
+    def start(self) -> None:
         environ = os.environ | {"TIPBENCH_POLICIES_TOKEN": TOKEN, "TIPBENCH_HOME": str(self.home)}
         arguments = ["tipbench", "policies", "serve", "--port", str(self.port), "--store", self.store]
         if self.small_segments:
@@ -47,16 +42,16 @@ class Server:
         self.process = subprocess.Popen(
             [sys.executable, "-m", *arguments, *self.options], env=environ, stdout=subprocess.DEVNULL
         )
-        until = time.monotonic() + patience_seconds
-        while time.monotonic() < until:
-            try:
-                with closing(Caller(self.port)) as caller:
-                    if caller.ask("GET", "/health")[0] == 200:
-                        return
-            except (OSError, http.client.HTTPException):
-                time.sleep(0.05)
-            assert self.process.poll() is None, "the server ended by itself"
-        raise AssertionError("the server did not start")
+        eventually(self._answers, "the server answers")
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, "the server ended by itself"
+        try:
+            with closing(Caller(self.port)) as caller:
+                return caller.ask("GET", "/health")[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
 
     def stop(self, how: int) -> None:
         assert self.process is not None

@@ -3,13 +3,13 @@
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import eventually
 from tipbench.policies.events import Decided, Rewarded, make_decision_id
 from tipbench.policies.file_store import FileStore
 from tipbench.policies.memory_store import MemoryStore
@@ -41,17 +41,16 @@ class RedisServer:
                 "--logfile", str(self.folder / "redis.log"),
             ]
         )  # fmt: skip
-        for _ in range(200):
-            with socket.socket(socket.AF_UNIX) as plug:
-                try:
-                    plug.connect(str(self.folder / "redis.sock"))
-                    plug.sendall(b"PING\r\n")
-                    if plug.recv(10).startswith(b"+PONG"):
-                        return
-                except OSError:
-                    pass
-            time.sleep(0.05)
-        raise AssertionError((self.folder / "redis.log").read_text())
+        eventually(self._answers, "Redis answers")
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as plug:
+            try:
+                plug.connect(str(self.folder / "redis.sock"))
+                plug.sendall(b"PING\r\n")
+                return plug.recv(10).startswith(b"+PONG")
+            except OSError:
+                return False
 
     def used_mb(self) -> float:
         with socket.socket(socket.AF_UNIX) as plug:

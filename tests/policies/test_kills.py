@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.weight_watch import wait_for
 from tests.policies.killing import Load, Server, check_rewards
 from tests.policies.stores import RedisServer, open_files, open_redis
+from tests.support.waiting import eventually
 from tipbench.policies.events import Rewarded
 from tipbench.policies.log import Log
 from tipbench.policies.redis_store import RedisStore
@@ -42,7 +42,7 @@ def test_files_survive_kills_under_load(tmp_path: Path, kills: int) -> None:
         server.start()
         load = Load(server.port, USERS, seed=kill)
         load.start(4)
-        assert wait_for(lambda load=load: len(load.acknowledged) >= 40, seconds=120)
+        eventually(lambda load=load: len(load.acknowledged) >= 40)
         time.sleep(generator.uniform(0.2, 1.5))
         server.kill()
         load.end()

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import vowpalwabbit  # pyright: ignore[reportMissingTypeStubs]
 
 from tests.policies.streams import KINDS, Step, make_stream
 from tipbench.policies.features import Matrix, Vector
@@ -13,12 +14,12 @@ from tipbench.policies.registry import list_policies
 from tipbench.policies.rules.egreedy import EPSILON
 from tipbench.policies.rules.linucb import ALPHA
 
-UPDATES = 10_000
+UPDATES = (2_000, pytest.param(10_000, marks=pytest.mark.slow))
 
 
-@pytest.fixture(scope="module")
-def stream() -> list[Step]:
-    return list(make_stream(UPDATES, seed=1))
+@pytest.fixture(scope="module", params=UPDATES)
+def stream(request: pytest.FixtureRequest) -> list[Step]:
+    return list(make_stream(request.param, seed=1))
 
 
 class Reference:
@@ -41,7 +42,7 @@ class Reference:
 
 
 @pytest.mark.parametrize("name", ["egreedy-v1", "egreedy-v2", "linucb"])
-def test_scores_and_propensities_are_those_of_the_formulas_over_10_000_updates(
+def test_scores_and_propensities_are_those_of_the_formulas_over_thousands_of_updates(
     stream: list[Step], name: str
 ) -> None:
     policy = list_policies()[name]
@@ -66,13 +67,14 @@ def test_scores_and_propensities_are_those_of_the_formulas_over_10_000_updates(
         kind, reward = KINDS[choice.index], float(step.rewards[choice.index])
         models[kind] = models.get(kind, KindModel.empty(len(choice.x))).learn(choice.x, reward)
         references[kind].learn(choice.x, reward)
-    assert sum(model.count for model in models.values()) == UPDATES
+    assert sum(model.count for model in models.values()) == len(stream)
     assert worst < 1e-10
 
 
-def test_the_model_is_the_ridge_solution_of_all_rows() -> None:
+@pytest.mark.parametrize("updates", UPDATES)
+def test_the_model_is_the_ridge_solution_of_all_rows(updates: int) -> None:
     generator = np.random.default_rng(3)
-    rows, rewards = generator.normal(size=(UPDATES, 12)), generator.normal(size=UPDATES)
+    rows, rewards = generator.normal(size=(updates, 12)), generator.normal(size=updates)
     model = KindModel.empty(12)
     for row, reward in zip(rows, rewards, strict=True):
         model = model.learn(row, float(reward))
@@ -95,9 +97,8 @@ def run_ours(policy: Policy, *, seed: int, count: int) -> float:
 
 
 def run_vowpal_wabbit(options: str, *, seed: int, count: int) -> float:
-    vowpalwabbit: Any = pytest.importorskip("vowpalwabbit")
     policy = list_policies()["egreedy-v1"]
-    learner = vowpalwabbit.Workspace(f"--cb_explore_adf {options} --quiet --random_seed {seed}")
+    learner: Any = vowpalwabbit.Workspace(f"--cb_explore_adf {options} --quiet --random_seed {seed}")
     regret = 0.0
     for number, step in enumerate(make_stream(count, seed=seed)):
         rows = policy.features.measure_tips(step.situation)
@@ -118,12 +119,12 @@ def run_vowpal_wabbit(options: str, *, seed: int, count: int) -> float:
     return regret
 
 
-def test_regret_is_not_above_vowpal_wabbits_on_the_same_stream() -> None:
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_regret_is_not_above_vowpal_wabbits_on_the_same_stream(seed: int) -> None:
     policies = list_policies()
     count = 1_500
-    for seed in (1, 2):
-        ours = {name: run_ours(policies[name], seed=seed, count=count) for name in policies}
-        theirs = run_vowpal_wabbit(f"--epsilon {EPSILON}", seed=seed, count=count)
-        print({name: round(regret, 1) for name, regret in ours.items()}, "vowpalwabbit", round(theirs, 1))
-        assert ours["egreedy-v1"] <= theirs
-        assert ours["linucb"] < ours["egreedy-v1"] < 0.5 * ours["random"]
+    ours = {name: run_ours(policies[name], seed=seed, count=count) for name in policies}
+    theirs = run_vowpal_wabbit(f"--epsilon {EPSILON}", seed=seed, count=count)
+    print({name: round(regret, 1) for name, regret in ours.items()}, "vowpalwabbit", round(theirs, 1))
+    assert ours["egreedy-v1"] <= theirs
+    assert ours["linucb"] < ours["egreedy-v1"] < 0.5 * ours["random"]

@@ -2,24 +2,24 @@
 
 import json
 import re
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from random import Random
 from uuid import uuid4
 
+from tests.support.experiments import Where, collect_with
+from tests.support.scripted import ScriptedEngine, make_model
 from tests.support.sheets import REFERENCES
 from tipbench.cli.session import make_stamps
-from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.grid import Cell
 from tipbench.judging.handout import Request
 from tipbench.judging.phase import Judging
 from tipbench.pack import builtin_pack, parse_pack
 from tipbench.promotion.gate import Gate
 from tipbench.promotion.promote import Promoting
-from tipbench.records import Generation, Model, Options, Pack, Sampling
+from tipbench.records import Options, Pack, Sampling
 from tipbench.settings import GateSettings
 from tipbench.tracking import Tracking
 from tipbench.tracking.stamps import Stamps
@@ -45,49 +45,18 @@ def make_pack(name: str, *, scenarios: int = 4, prompts: Sequence[str] = ("v1",)
     return parse_pack(files)
 
 
-def make_model(name: str) -> Model:
-    return Model(name=name, engine="scripted", digest=f"sha256:{name}", parameters=10**9, size_bytes=10**9)
-
-
-@dataclass
-class ScriptedEngine:
+def levelled_engine(level_of: Mapping[str, float], n_tips: int = 2) -> ScriptedEngine:
     """Writes texts that say how many points they are worth: the arm's level and a little luck."""
 
-    level_of: Mapping[str, float]
-    n_tips: int = 2
-    name: str = "scripted"
-
-    def list_models(self) -> Sequence[Model]:
-        return [make_model(name) for name in self.level_of]
-
-    def find_model(self, name: str) -> Model:
-        return make_model(name)
-
-    @contextmanager
-    def load(self, model: Model) -> "Generator[ScriptedModel]":
-        yield ScriptedModel(self.level_of[model.name], self.n_tips)
-
-
-@dataclass
-class ScriptedModel:
-    level: float
-    n_tips: int
-    load_seconds: float = 0.0
-
-    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
-        rng = Random(seed)
+    def write(model: str, prompt: str, rng: Random) -> str:
         tips: list[str] = []
-        for n in range(self.n_tips):
-            points = round(self.level + rng.uniform(-1.4, 1.4))
+        for n in range(n_tips):
+            points = round(level_of[model] + rng.uniform(-1.4, 1.4))
             word = f"{rng.choice('bcdfg')}{rng.choice('aeiou')}{rng.randrange(10**6)}"
             tips.append(f"{n + 1}. Finish the report on {word} before lunch, it is worth {points} points.")
-        return Generation(
-            text="\n".join(tips) if self.level > 0 else "",
-            finish="stop",
-            prompt_tokens=100,
-            output_tokens=50,
-            seconds=1.0,
-        )
+        return "\n".join(tips) if level_of[model] > 0 else ""
+
+    return ScriptedEngine(tuple(level_of), write)
 
 
 def read_scores(text: str, *, bias: int = 0) -> dict[str, int]:
@@ -131,15 +100,9 @@ class Campaign:
         ]
 
     def collect(self) -> "Campaign":
-        stored = self.tracking.ensure_experiment(self.experiment)
-        engine = ScriptedEngine(self.levels, self.n_tips)
-        plan = plan_collect(self.cells(), tracking=self.tracking, experiment=stored, reuse_from=None)
-        store = Store(self.tracking, stored, self.stamps, "claude-code")
-        for _ in collect_cells(plan, store=store, engine_of=lambda _: engine):
-            pass
-        report = self.tracking.flush()
-        assert not report.left_in_journal
-        assert not report.refused
+        engine = levelled_engine(self.levels, self.n_tips)
+        where = Where(self.tracking, self.experiment, self.stamps)
+        collect_with(lambda _: engine, self.cells(), where=where)
         return self
 
     def judging(self, gate: GateSettings = LAZY_ONLY) -> Judging:

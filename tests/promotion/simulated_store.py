@@ -6,13 +6,15 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
-from tests.promotion.campaign import make_model, make_pack
+from tests.promotion.campaign import make_pack
 from tests.ranking.simulated import arm_name, split_composite
 from tests.stats.simulator import CANDIDATES, Campaign, Key
+from tests.support.experiments import Where, collect_with
+from tests.support.scripted import ScriptedEngine, make_model
 from tests.support.sheets import REFERENCES
 from tipbench.cli.session import make_stamps
-from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.grid import Cell
 from tipbench.judging.auto_desk import AutoDesk, AutoSitting
 from tipbench.judging.auto_graders import FREE, Grader, JudgeModel
@@ -21,7 +23,7 @@ from tipbench.judging.phase import Judging
 from tipbench.promotion.gate import Asked, Gate
 from tipbench.promotion.gate_report import GateReport
 from tipbench.promotion.promote import Promoting
-from tipbench.records import Generation, Model, Options, Pack, Sampling
+from tipbench.records import Options, Pack, Sampling
 from tipbench.settings import GateSettings
 from tipbench.stats import Score
 from tipbench.tracking import Tracking
@@ -33,37 +35,18 @@ CODE = re.compile(r"page (\d+)")
 SCENARIOS = 8
 
 
-@dataclass
-class NumberingEngine:
+def numbering_engine(cells: Sequence[Cell]) -> ScriptedEngine:
     """Writes texts that say which candidate of the simulator they are: all that judges need here."""
+    models = list(dict.fromkeys(cell.model.name for cell in cells))
+    texts = list(dict.fromkeys(cell.text for cell in cells))
 
-    cells: Sequence[Cell]
-    name: str = "scripted"
-
-    def list_models(self) -> Sequence[Model]:
-        return list(dict.fromkeys(cell.model for cell in self.cells))
-
-    def find_model(self, name: str) -> Model:
-        return next(model for model in self.list_models() if model.name == name)
-
-    @contextmanager
-    def load(self, model: Model) -> "Generator[NumberingModel]":
-        mine = [cell for cell in self.cells if cell.model == model]
-        arm = self.list_models().index(model)
-        yield NumberingModel({cell.text: arm * SCENARIOS + place for place, cell in enumerate(mine)})
-
-
-@dataclass
-class NumberingModel:
-    number_of: dict[str, int]
-    load_seconds: float = 0.0
-
-    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
-        first = self.number_of[prompt] * CANDIDATES
-        tips = [f"{n + 1}. Read page {first + n} of the report before lunch." for n in range(CANDIDATES)]
-        return Generation(
-            text="\n".join(tips), finish="stop", prompt_tokens=100, output_tokens=50, seconds=1.0
+    def write(model: str, prompt: str, rng: Random) -> str:
+        first = (models.index(model) * SCENARIOS + texts.index(prompt)) * CANDIDATES
+        return "\n".join(
+            f"{n + 1}. Read page {first + n} of the report before lunch." for n in range(CANDIDATES)
         )
+
+    return ScriptedEngine(models, write)
 
 
 def key_of(text: str) -> Key | None:
@@ -98,16 +81,9 @@ class StoredCampaign:
             for arm in range(len(self.campaign.effects))
             for scenario in self.pack.scenarios
         ]
-        stored = self.tracking.ensure_experiment(self.experiment)
-        plan = plan_collect(cells, tracking=self.tracking, experiment=stored, reuse_from=None)
-        engine = NumberingEngine(cells)
-        made = collect_cells(
-            plan, store=Store(self.tracking, stored, self.stamps, "claude-code"), engine_of=lambda _: engine
-        )
-        assert len(list(made)) == len(cells)
-        report = self.tracking.flush()
-        assert not report.left_in_journal
-        assert not report.refused
+        engine = numbering_engine(cells)
+        where = Where(self.tracking, self.experiment, self.stamps)
+        assert collect_with(lambda _: engine, cells, where=where) == len(cells)
 
     def name_first(self, arm: int) -> None:
         gate = Gate(self.tracking, self.stamps, self.settings)

@@ -11,8 +11,9 @@ import pytest
 from tests.conftest import Cli
 from tests.judging.auto_asking import auto
 from tests.judging.counting_judge import CountingJudge
-from tests.promotion.campaign import Campaign, ScriptedEngine, judge_sheet, make_model, make_pack, read_scores
+from tests.promotion.campaign import Campaign, judge_sheet, levelled_engine, make_pack, read_scores
 from tests.support.official import MlflowClient
+from tests.support.scripted import make_model
 from tipbench.champion_cells import add_champion
 from tipbench.errors import ModelMissing
 from tipbench.promotion.case import make_arm, read_bench
@@ -206,7 +207,7 @@ def test_collect_adds_the_champion(campaign: Campaign) -> None:
     elsewhere = arm.model_copy(update={"template": "For {{somebody}} else"})
     assert add_champion(others, elsewhere, find_model=find, report=said.append) == others
     assert "do not have" in said[-1]
-    assert ScriptedEngine(campaign.levels).find_model("old").digest == arm.model_digest
+    assert levelled_engine(campaign.levels).find_model("old").digest == arm.model_digest
 
 
 def test_commands_without_a_champion_say_how_to_name_one(cli: Cli) -> None:

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.conftest import Cli
-from tests.promotion.campaign import Campaign, judge_sheet, make_model
+from tests.promotion.campaign import Campaign, judge_sheet
+from tests.support.scripted import make_model
 from tipbench.champion_cells import champion_alone
 from tipbench.errors import ModelMissing
 from tipbench.judging.handout import Request

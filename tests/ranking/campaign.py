@@ -3,7 +3,6 @@
 Only the weights are scripted: how good a tip is hangs on who wrote it, and the judges see nothing but texts.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -14,9 +13,10 @@ from typing import Any
 
 from benchmarks.big_experiment import make_pack
 
+from tests.support.experiments import Where, collect_with
+from tests.support.scripted import ScriptedEngine
 from tests.support.sheets import REFERENCES
 from tipbench.cli.session import make_stamps
-from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.engines.protocol import Schema
 from tipbench.grid import Cell
 from tipbench.judging.auto import AutoJudging, AutoOrder, AutoOutcome
@@ -24,7 +24,7 @@ from tipbench.judging.auto_graders import FREE, Graded, Grader, JudgeModel
 from tipbench.judging.handout import Request
 from tipbench.judging.phase import Judging
 from tipbench.pack import parse_pack
-from tipbench.records import Generation, Model, Options, Pack, Sampling
+from tipbench.records import Options, Pack, Sampling
 from tipbench.tracking import Tracking
 
 SKILL = {"qwen2.5:0.5b": 0.25, "smollm2:360m": 0.45, "llama3.2:1b": 0.85}
@@ -40,47 +40,15 @@ KINDS: Sequence[tuple[str, int, str]] = (
 """How a tip is written, what it deserves on every scale, and why."""
 
 
-class ScriptedEngine:
+def skilled_engine(
+    skill: Mapping[str, float], *, write: Callable[[str, Random], str] | None = None
+) -> ScriptedEngine:
     """Writes better tips the more skill the model has; bigger models take longer."""
-
-    name = "scripted"
-
-    def __init__(
-        self, skill: Mapping[str, float], *, write: Callable[[str, Random], str] | None = None
-    ) -> None:
-        self._skill = dict(skill)
-        self._write = write
-
-    def list_models(self) -> Sequence[Model]:
-        return [
-            Model(
-                name=name, engine=self.name, digest=f"sha256:{hashlib.sha256(name.encode()).hexdigest()}",
-                parameters=10**9, size_bytes=10**9,
-            )
-            for name in self._skill
-        ]  # fmt: skip
-
-    def find_model(self, name: str) -> Model:
-        return next(model for model in self.list_models() if model.name == name)
-
-    @contextmanager
-    def load(self, model: Model) -> "Generator[ScriptedModel]":
-        yield ScriptedModel(self._skill[model.name], self._write)
-
-
-class ScriptedModel:
-    load_seconds = 0.0
-
-    def __init__(self, skill: float, write: Callable[[str, Random], str] | None) -> None:
-        self._skill, self._write = skill, write
-
-    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
-        rng = Random(seed)
-        text = self._write(prompt, rng) if self._write else _write_tips(prompt, self._skill, rng)
-        return Generation(
-            text=text, finish="stop", prompt_tokens=len(prompt) // 4, output_tokens=len(text) // 4,
-            seconds=rng.uniform(0.8, 1.2) * (1 + 3 * self._skill),
-        )  # fmt: skip
+    return ScriptedEngine(
+        tuple(skill),
+        lambda model, prompt, rng: write(prompt, rng) if write else _write_tips(prompt, skill[model], rng),
+        seconds=lambda model, rng: rng.uniform(0.8, 1.2) * (1 + 3 * skill[model]),
+    )
 
 
 def _write_tips(prompt: str, skill: float, rng: Random) -> str:
@@ -104,7 +72,7 @@ def collect_campaign(
     pack_name: str | None = None,
 ) -> Pack:
     """Generates every cell; gives the pack, which is the experiment's own: so is its champion."""
-    engine = engine or ScriptedEngine(SKILL)
+    engine = engine or skilled_engine(SKILL)
     files = dict(make_pack(scenarios, prompts=prompts).files)
     files["pack.toml"] = files["pack.toml"].replace('name = "tip"', f'name = "{pack_name or experiment}"', 1)
     pack = parse_pack(files)
@@ -115,12 +83,7 @@ def collect_campaign(
         for prompt in pack.prompts
         for scenario in pack.scenarios
     ]
-    stored = tracking.ensure_experiment(experiment)
-    plan = plan_collect(cells, tracking=tracking, experiment=stored, reuse_from=None)
-    store = Store(tracking, stored, make_stamps(), "claude-code")
-    made = sum(1 for _ in collect_cells(plan, store=store, engine_of=lambda _: engine))
-    assert made == len(cells)
-    assert not tracking.flush().left_in_journal
+    assert collect_with(lambda _: engine, cells, where=Where(tracking, experiment)) == len(cells)
     return pack
 
 

@@ -94,7 +94,7 @@ class Recorded:
         def read(run: Run, path: str) -> str:
             raise AssertionError(f"{path} of {run.run_id} is read, and nothing is stored")
 
-        return Backlog(self.evidence, (), read, now_ms=2, packs={"p": PACK})
+        return Backlog(self.evidence, (), read, lambda _, __: {}, now_ms=2, packs={"p": PACK})
 
     def judge(self, blocks: Sequence[Block]) -> None:
         """One sitting over these blocks. What is shown again counts for agreement and levels only."""

@@ -9,11 +9,11 @@ import pytest
 
 from tests.conftest import Cli
 from tests.ranking.campaign import (
-    ScriptedEngine,
     collect_campaign,
     judge_automatically,
     judge_lazily,
     open_judging,
+    skilled_engine,
 )
 from tests.ranking.conftest import Campaign
 from tipbench.ranking.compare import read_bench
@@ -91,7 +91,7 @@ def test_by_model_and_by_prompt_have_a_page_too(cli: Cli, campaign: Campaign) ->
 def test_a_judge_that_throws_dice_is_named_on_the_board_and_its_means_are_not(
     cli: Cli, tracking: Tracking, experiment_name: str, tmp_path: Path
 ) -> None:
-    engine = ScriptedEngine({"one": 0.9, "two": 0.1})
+    engine = skilled_engine({"one": 0.9, "two": 0.1})
     collect_campaign(tracking, experiment_name, scenarios=2, prompts=1, engine=engine)
     judging = open_judging(tracking, tmp_path)
     assert (
@@ -110,7 +110,7 @@ def test_a_judge_that_throws_dice_is_named_on_the_board_and_its_means_are_not(
 def test_the_gate_s_reasons_are_on_the_page(
     cli: Cli, tracking: Tracking, experiment_name: str, tmp_path: Path
 ) -> None:
-    engine = ScriptedEngine({"one": 0.9, "two": 0.1})
+    engine = skilled_engine({"one": 0.9, "two": 0.1})
     collect_campaign(tracking, experiment_name, scenarios=2, prompts=1, engine=engine)
     judge_lazily(open_judging(tracking, tmp_path), experiment_name, folder=tmp_path, blocks=2)
     cli.ok("promote", "--initial", "two+v1", "--reason", "the one in use", "--experiment", experiment_name)

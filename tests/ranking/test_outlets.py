@@ -1,15 +1,15 @@
-"""A thousand hostile names, candidates and reasons: nothing acts in CSV, Markdown and HTML."""
+"""Hostile names, candidates and reasons: nothing acts in CSV, Markdown and HTML."""
 
 import csv
 import io
 import re
 from html.parser import HTMLParser
 
+import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from tests.judging.hostile import hostile_texts
-from tests.judging.test_inert import acting, kinds
+from tests.judging.hostile import SIZES, acting, hostile_texts, kinds
 from tipbench.agreement import Agreed
 from tipbench.ranking.details import Details, Side
 from tipbench.ranking.elements import element
@@ -22,7 +22,6 @@ from tipbench.ranking.records import CountedSitting, Interval, Report, Standing,
 from tipbench.ranking.report import format_csv
 from tipbench.stats import Alpha, Decision, Rule
 
-TEXTS = [text[:400] for text in hostile_texts()]
 OURS = {
     "html", "head", "meta", "title", "style", "body", "header", "nav", "main", "section", "footer", "article",
     "div", "p", "h1", "h2", "h3", "h4", "span", "b", "a", "ul", "li", "dl", "dt", "dd", "table", "caption",
@@ -30,62 +29,67 @@ OURS = {
 }  # fmt: skip
 
 
-def hostile_report() -> Report:
+@pytest.fixture(scope="module", params=SIZES)
+def texts(request: pytest.FixtureRequest) -> list[str]:
+    return [text[:400] for text in hostile_texts(request.param)]
+
+
+def hostile_report(texts: list[str]) -> Report:
     """Every text is the name of an arm, of a judge, and a remark."""
     lines = tuple(
         Standing(
             name=text, place=place, composite=10.0, latency_seconds=1.0 + place, output_tokens=5.0,
-            against_best=Interval(name=text, to=TEXTS[0], difference=0.0, low=-1.0, high=1.0),
+            against_best=Interval(name=text, to=texts[0], difference=0.0, low=-1.0, high=1.0),
         )
-        for place, text in enumerate(TEXTS, start=1)
+        for place, text in enumerate(texts, start=1)
     )  # fmt: skip
     return Report(
-        experiment=TEXTS[7], by="arm", judged=1, candidates=1, waiting=0, judging_closed=False, scenarios=4,
-        rubric=TEXTS[8], lowest=2, highest=17, winner=TEXTS[9], standings=lines, pairs=(),
-        set_aside=tuple(TEXTS[:50]), remarks=tuple(TEXTS), tiers=Tiers(said=TEXTS[12]),
-        sittings=(CountedSitting(number=1, sitting="t", tier="lazy", judged_by=TEXTS[10], verdicts=1),),
+        experiment=texts[7], by="arm", judged=1, candidates=1, waiting=0, judging_closed=False, scenarios=4,
+        rubric=texts[8], lowest=2, highest=17, winner=texts[9], standings=lines, pairs=(),
+        set_aside=tuple(texts[:50]), remarks=tuple(texts), tiers=Tiers(said=texts[12]),
+        sittings=(CountedSitting(number=1, sitting="t", tier="lazy", judged_by=texts[10], verdicts=1),),
     )  # fmt: skip
 
 
-def hostile_details(report: Report) -> Details:
+def hostile_details(report: Report, texts: list[str]) -> Details:
     """Every text is a candidate, a reason and a scenario's name."""
     examples = [
         Example(arm=text, text=text, composite=5.0, parts={"tone": "5"}, judged_by=text, reason=text)
-        for text in TEXTS
+        for text in texts
     ]
-    sittings = tuple(JudgedSitting("t", "lazy", text, "accepted", 1, None, text) for text in TEXTS)
+    sittings = tuple(JudgedSitting("t", "lazy", text, "accepted", 1, None, text) for text in texts)
     agreed = Agreed(2, Alpha(None, None, None, 2), "composite", 0.0, {})
-    pairs = tuple(JudgePair((text, text), agreed) for text in TEXTS)
-    rule = Rule(TEXTS[20], passed=False, detail=TEXTS[21])
+    pairs = tuple(JudgePair((text, text), agreed) for text in texts)
+    rule = Rule(texts[20], passed=False, detail=texts[21])
     return Details(
         arms=report,
-        sides={text: Side(text, TEXTS[30]) for text in TEXTS[:60]},
+        sides={text: Side(text, texts[30]) for text in texts[:60]},
         sittings=sittings,
         judges=pairs,
         contrasts=tuple(Contrast(None, each.arm, each, each) for each in examples),
-        gate=GateReasons(TEXTS[22], today=Decision(None, True, 0.05, TEXTS[23], None, None, None, (rule,))),
+        gate=GateReasons(texts[22], today=Decision(None, True, 0.05, texts[23], None, None, None, (rule,))),
         made_ms=0,
     )
 
 
-def test_no_hostile_name_acts_in_csv() -> None:
-    rows = list(csv.reader(io.StringIO(format_csv(hostile_report()), newline="")))
-    assert len(rows) == 1 + len(TEXTS)
+def test_no_hostile_name_acts_in_csv(texts: list[str]) -> None:
+    rows = list(csv.reader(io.StringIO(format_csv(hostile_report(texts)), newline="")))
+    assert len(rows) == 1 + len(texts)
     for cell in (row[0] for row in rows):
         assert not re.match(r"\s*[=+\-@＝＋－＠\t\r]", cell), cell
         assert acting(cell) == []
 
 
-def test_no_hostile_name_acts_in_markdown() -> None:
-    text = format_markdown(hostile_report())
+def test_no_hostile_name_acts_in_markdown(texts: list[str]) -> None:
+    text = format_markdown(hostile_report(texts))
     assert acting(text) == []
     tokens: list[Token] = (
         MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text)
     )
     assert not kinds(tokens) & {"html_inline", "html_block", "link_open", "image", "fence", "code_block"}
     assert [token.tag for token in tokens if token.type == "heading_open"] == ["h1", "h2", "h2", "h2", "h2"]
-    assert sum(token.type == "list_item_open" for token in tokens) == len(TEXTS)
-    rows = len(TEXTS) + len(TEXTS) + 1
+    assert sum(token.type == "list_item_open" for token in tokens) == len(texts)
+    rows = len(texts) + len(texts) + 1
     assert sum(token.type == "tr_open" for token in tokens) == rows + 3
 
 
@@ -102,9 +106,9 @@ class Page(HTMLParser):
         self.attributes += [(name, value or "") for name, value in attrs]
 
 
-def test_no_hostile_text_acts_on_the_page() -> None:
-    report = hostile_report()
-    text = make_page(report, hostile_details(report))
+def test_no_hostile_text_acts_on_the_page(texts: list[str]) -> None:
+    report = hostile_report(texts)
+    text = make_page(report, hostile_details(report, texts))
     page = Page()
     page.feed(text)
     assert acting(text) == []
@@ -116,7 +120,7 @@ def test_no_hostile_text_acts_on_the_page() -> None:
         for n, v in page.attributes
         if n == "style"
     )
-    assert (page.tags["article"], page.tags["blockquote"]) == (len(TEXTS), 2 * len(TEXTS))
+    assert (page.tags["article"], page.tags["blockquote"]) == (len(texts), 2 * len(texts))
     assert page.tags["style"] == page.tags["body"] == page.tags["h1"] == 1
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.conftest import Cli
 from tests.serving.serving_app import ASK, open_client
@@ -64,19 +65,26 @@ def test_users_react_to_quality_fit_hour_and_fatigue() -> None:
     assert chance(hour=user.hour_shift[kind]) > chance(hour=(user.hour_shift[kind] + 12) % 24)
 
 
-def make_simulation(effect: float) -> SimulationReport:
-    played = simulate(("egreedy-v1", "egreedy-v2"), effect=effect, users=20, rounds=250)
+USERS = 20
+"""The gate wants no fewer."""
+ROUNDS = (90, pytest.param(250, marks=pytest.mark.slow))
+
+
+def make_simulation(effect: float, *, rounds: int) -> SimulationReport:
+    played = simulate(("egreedy-v1", "egreedy-v2"), effect=effect, users=USERS, rounds=rounds)
     return make_report(played, seed=0, profile_effect=effect, tips=60)
 
 
-def test_with_an_uninformative_profile_v2_does_not_win_and_the_gate_says_no() -> None:
-    report = make_simulation(0.0)
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_with_an_uninformative_profile_v2_does_not_win_and_the_gate_says_no(rounds: int) -> None:
+    report = make_simulation(0.0, rounds=rounds)
     said = examine("egreedy-v2", "egreedy-v1", simulation=("run", report), logged=None)
     assert (said.outcome, said.exit_code) == ("no", 3)
 
 
-def test_with_a_planted_profile_effect_v2_wins_and_the_gate_says_yes() -> None:
-    report = make_simulation(2.0)
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_with_a_planted_profile_effect_v2_wins_and_the_gate_says_yes(rounds: int) -> None:
+    report = make_simulation(2.0, rounds=rounds)
     said = examine("egreedy-v2", "egreedy-v1", simulation=("run", report), logged=None)
     assert (said.outcome, said.exit_code) == ("promote", 0)
     against = examine("egreedy-v2", "egreedy-v1", simulation=("run", report), logged=make_log(-0.2, -0.1))

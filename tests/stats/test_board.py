@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.stats.oracles import scipy_stats as stats
 from tests.stats.simulator import Setting, run_campaign
 from tipbench.stats import BadScores, Score, leaderboard
+from tipbench.stats.cells import take_out_arm_and_block
 
 
 def judged(values: list[list[float]]) -> list[Score]:
@@ -131,6 +132,15 @@ def test_one_arm_with_more_scenarios_does_not_push_the_others_out() -> None:
     board = leaderboard(short)
     assert board.set_aside == ()
     assert board.scenarios == tuple(range(8))
+
+
+@pytest.mark.parametrize("arms", range(2, 21))
+def test_balanced_blocks_give_the_residuals_of_two_way_tables_on_every_cpu(arms: int) -> None:
+    values = np.random.default_rng(arms).normal(0.0, 3.0, (arms, arms))
+    arm, block = np.indices(values.shape)
+    found = take_out_arm_and_block(values.ravel(), arm.ravel(), block.ravel()).reshape(values.shape)
+    additive = values.mean(axis=0) + values.mean(axis=1, keepdims=True) - values.mean()
+    assert found == pytest.approx(values - additive, abs=1e-12)
 
 
 @settings(max_examples=25, deadline=None)

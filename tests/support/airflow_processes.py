@@ -4,8 +4,7 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import httpx2
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.waiting import eventually
 from tipbench.jobs.airflow_api import Airflow
 
 REPOSITORY = Path(__file__).parents[2]
@@ -90,8 +90,8 @@ class AirflowProcesses:
             self.start_part(part)
         client = self.open_client()
         try:
-            wait_for(self._is_healthy, seconds=START_SECONDS)
-            wait_for(lambda: client.find_dag() is not None, seconds=START_SECONDS)
+            eventually(self._is_healthy, seconds=START_SECONDS, every=0.5)
+            eventually(lambda: client.find_dag() is not None, seconds=START_SECONDS, every=0.5)
         finally:
             client.close()
         self._make_pool()
@@ -156,11 +156,3 @@ def run_airflow(home: Path, *, environ: dict[str, str]) -> Generator[AirflowProc
         yield airflow
     finally:
         airflow.stop()
-
-
-def wait_for(what: Callable[[], bool], *, seconds: float) -> None:
-    """Returns when it is so."""
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, f"it took more than {seconds:g} s"
-        time.sleep(0.5)

@@ -1,27 +1,53 @@
 """Collecting without the command line, for fixtures that live longer than one test."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
 from tipbench.cli.session import make_stamps
 from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.engines import open_engines
-from tipbench.grid import prepare_grid
+from tipbench.engines.protocol import Engine
+from tipbench.grid import Cell, prepare_grid
+from tipbench.records import Model
 from tipbench.settings import Settings
-from tipbench.tracking import open_tracking
+from tipbench.tracking import Tracking, open_tracking
 from tipbench.tracking.stamps import Stamps
 
 SMALL = ("collect", "--models", "smollm2", "--prompts", "v1", "--n-tips", "3")
 """What the experiment of the fixture `collected` was collected with."""
 
 
-def collect_into(settings: Settings) -> int:
-    """Collects what the settings ask for; returns how many cells were made."""
+def collect_into(settings: Settings, *, reuse_from: str | None = None) -> int:
+    """Collects what the settings ask for, on real engines; returns how many cells were made."""
     engines = open_engines(settings, report=print)
     with open_tracking(settings) as tracking:
         cells = prepare_grid(settings, find_model=engines.admit)
-        experiment = tracking.ensure_experiment(settings.experiment)
-        plan = plan_collect(cells, tracking=tracking, experiment=experiment, reuse_from=None)
-        store = Store(tracking, experiment, make_stamps(), settings.judge_kind)
-        made = len(list(collect_cells(plan, store=store, engine_of=engines.engine_of)))
-        assert tracking.flush().left_in_journal == 0
+        where = Where(tracking, settings.experiment, judge_kind=settings.judge_kind, reuse_from=reuse_from)
+        return collect_with(engines.engine_of, cells, where=where)
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where cells go, and who stamps them."""
+
+    tracking: Tracking
+    experiment: str
+    stamps: Stamps = field(default_factory=make_stamps)
+    judge_kind: str = "claude-code"
+    reuse_from: str | None = None
+
+
+def collect_with(engine_of: Callable[[Model], Engine], cells: Sequence[Cell], *, where: Where) -> int:
+    """Has the engines generate the missing ones of these cells; returns how many were made."""
+    tracking = where.tracking
+    stored = tracking.ensure_experiment(where.experiment)
+    source = tracking.find_experiment(where.reuse_from) if where.reuse_from else None
+    plan = plan_collect(cells, tracking=tracking, experiment=stored, reuse_from=source)
+    store = Store(tracking, stored, where.stamps, where.judge_kind)
+    made = len(list(collect_cells(plan, store=store, engine_of=engine_of)))
+    report = tracking.flush()
+    assert not report.left_in_journal
+    assert not report.refused
     return made
 
 

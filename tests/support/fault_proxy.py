@@ -1,18 +1,31 @@
-"""A proxy before the real MLflow that numbers requests and does harm at exactly one of them."""
+"""A proxy before the real MLflow: it numbers requests, does harm at chosen ones, and lets others meet."""
 
 import http.client
+import re
 import socket
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
+from tests.support.waiting import PATIENCE_SECONDS
+
 Fault = Literal["none", "drop", "reply_lost", "late", "kill_client", "kill_server"]
 FAULTS: tuple[Fault, ...] = ("drop", "reply_lost", "late", "kill_client", "kill_server")
 
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "host", "content-length"}
+
+
+def kind_of(line: str) -> str:
+    """The shape of a request without the names in it: "POST runs/create", "GET artifact"."""
+    method, path = line.split()
+    if "/mlflow-artifacts/" in path:
+        return f"{method} artifact"
+    return f"{method} {re.sub(r'^/(ajax-)?api/[0-9.]+/mlflow/', '', path).strip('/')}"
 
 
 def _nobody() -> None:
@@ -26,7 +39,8 @@ class Plan:
     drop: closed without being forwarded. reply_lost: forwarded, the reply is thrown away.
     late: forwarded `late_seconds` after it came, when the client has given up.
     kill_client: forwarded, and the client killed before the reply. kill_server: sent on, and the server
-    killed while it works on it. `only` narrows the count to calls whose "METHOD path" contains it.
+    killed while it works on it; `ready` is called before it is sent. `only` narrows the count to calls whose
+    "METHOD path" contains it. With `places` one request of each kind is struck instead: kind → its number.
     """
 
     fault: Fault = "none"
@@ -34,7 +48,43 @@ class Plan:
     late_seconds: float = 1.0
     kill_client: Callable[[], None] = _nobody
     kill_server: Callable[[], None] = _nobody
+    ready: Callable[[], None] = _nobody
     only: str = ""
+    places: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+class Meeting:
+    """Requests of several clients that wait for each other: when `parties` are there, all go on at once.
+
+    It takes requests whose "METHOD path" and whose body contain these; what comes after they met is not held.
+    """
+
+    def __init__(self, parties: int, *, line: str, body: bytes) -> None:
+        self._line, self._body = line, body
+        self._barrier = threading.Barrier(parties, action=self._end)
+        self.met = False
+
+    def _end(self) -> None:
+        self.met = True
+
+    def hold(self, line: str, body: bytes) -> None:
+        """Returns at once with another request, or when all are there.
+
+        Raises:
+            BrokenBarrierError: they did not come.
+        """
+        if not self.met and self._line in line and self._body in body:
+            self._barrier.wait(PATIENCE_SECONDS)
+
+    def call_off(self) -> None:
+        """Somebody will not come: whoever waits, or comes later, gets no answer."""
+        self._barrier.abort()
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    # Beside the socket that keeps the port.
+    allow_reuse_port = True
 
 
 @dataclass
@@ -43,35 +93,45 @@ class FaultProxy:
 
     upstream: str
     plan: Plan = field(default_factory=Plan)
-    port: int = 0
+    meeting: Meeting | None = None
     requests: list[str] = field(default_factory=list[str])
     struck: list[str] = field(default_factory=list[str])
 
     def __enter__(self) -> Self:
         self._lock = threading.Lock()
-        self._counted = 0
+        self._counted: Counter[str] = Counter()
         self._late: list[threading.Thread] = []
-        proxy = self
-
-        class Handler(_Handler):
-            owner = proxy
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
+        # Bound as long as the proxy lives and never listening: nobody else gets the port while it is away.
+        self._keeper = socket.socket()
+        self._keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._keeper.bind(("127.0.0.1", 0))
+        self._listen()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._stop_listening()
+        self._keeper.close()
         self.wait_for_late_ones()
+
+    @contextmanager
+    def away(self) -> Generator[None]:
+        """Nobody listens at the address meanwhile; then the proxy is there again."""
+        self._stop_listening()
+        try:
+            yield
+        finally:
+            self._listen()
 
     @property
     def url(self) -> str:
         """Where clients go instead of to the server."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http://127.0.0.1:{self._keeper.getsockname()[1]}"
+
+    def follow(self, plan: Plan) -> None:
+        """The plan from here on: requests are counted from 0 again."""
+        with self._lock:
+            self.plan = plan
+            self._counted.clear()
 
     def wait_for_late_ones(self) -> None:
         """Returns when every late request has reached the server."""
@@ -82,10 +142,13 @@ class FaultProxy:
         """Numbers the request and says what happens to it."""
         with self._lock:
             self.requests.append(line)
+            kind = kind_of(line) if self.plan.places else ""
+            at = self.plan.places.get(kind, -1) if self.plan.places else self.plan.at
             if self.plan.only not in line:
                 return "none"
-            number, self._counted = self._counted, self._counted + 1
-            if number != self.plan.at:
+            number = self._counted[kind]
+            self._counted[kind] += 1
+            if number != at:
                 return "none"
             self.struck.append(line)
             return self.plan.fault
@@ -95,6 +158,23 @@ class FaultProxy:
         thread = threading.Timer(self.plan.late_seconds, lambda: request.forward(self.upstream))
         self._late.append(thread)
         thread.start()
+
+    def _listen(self) -> None:
+        proxy = self
+
+        class Handler(_Handler):
+            owner = proxy
+
+        self._server = _Listener(self._keeper.getsockname(), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+        self.present = True
+
+    def _stop_listening(self) -> None:
+        self.present = False
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 @dataclass(frozen=True)
@@ -131,7 +211,13 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         headers = {key: value for key, value in self.headers.items() if key.lower() not in HOP_BY_HOP}
         request = Passing(self.command, self.path, headers, body)
-        fault = self.owner.next_fault(f"{self.command} {self.path.partition('?')[0]}")
+        line = f"{self.command} {self.path.partition('?')[0]}"
+        if not self.owner.present:
+            self._hang_up()
+            return
+        fault = self.owner.next_fault(line)
+        if self.owner.meeting is not None:
+            self.owner.meeting.hold(line, body)
         if fault == "none":
             self._pass_on(request)
         else:
@@ -160,6 +246,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "kill_client":
             plan.kill_client()
         if fault == "kill_server":
+            plan.ready()
             connection = request.send(self.owner.upstream)
             plan.kill_server()
             connection.close()
@@ -185,5 +272,5 @@ class _Handler(BaseHTTPRequestHandler):
         """Ends quietly when the client goes away in the middle."""
         try:
             super().handle()
-        except (ConnectionError, TimeoutError):
+        except (ConnectionError, TimeoutError, threading.BrokenBarrierError):
             self.close_connection = True

@@ -1,24 +1,29 @@
 """The headline: 4 models × 3 prompts × 4 scenarios = 48 cells, judged by a script that sees only the file."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.engines.variants import prepare_models
-from tests.support.experiments import collect_into
+from tests.support.experiments import Where, collect_into, collect_with
+from tests.support.small_pack import MAX_TOKENS, PROMPT
 from tests.support.text_judge import judge_file
 from tipbench.cli.session import make_stamps
-from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.engines import open_engines
+from tipbench.engines.protocol import Engine
 from tipbench.grid import prepare_grid
 from tipbench.judging.handout import Request
 from tipbench.judging.phase import Judging
+from tipbench.pack import builtin_pack
 from tipbench.ranking.compare import compare_experiment
 from tipbench.ranking.standings import Interval, Report
+from tipbench.records import Model
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 from tipbench.tracking.sittings import Decision
 from tipbench.tracking.stamps import Stamps
 
-CELLS = 48
+CELLS, SCENARIOS = 48, 4
 
 
 @dataclass(frozen=True)
@@ -66,18 +71,7 @@ class Headline:
 
 def run_headline(settings: Settings, *, seed: int, ladder: Ladder = EMBEDDED) -> Headline:
     """Collects, exports, judges, applies and compares; then once more with shuffled scores."""
-    settings = settings.model_copy(
-        update={
-            "models": ",".join(ladder.names),
-            "n_scenarios": 4,
-            "seed": seed,
-            "experiment": f"{settings.experiment}-seed-{seed}",
-        }
-    )
-    link = settings.models_folder
-    if not link.exists():
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(prepare_models("q8_0", "prune:6", "sim2"))
+    settings = _prepare(settings, ladder.names, seed=seed, recipes=("q8_0", "prune:6", "sim2"))
     collect_into(settings)
     judge(settings, seed=seed, shuffle=False)
     copy = settings.model_copy(update={"experiment": f"{settings.experiment}-shuffled"})
@@ -90,6 +84,43 @@ def run_headline(settings: Settings, *, seed: int, ladder: Ladder = EMBEDDED) ->
             by_arm=compare_experiment(tracking, settings.experiment, by="arm"),
             shuffled=compare_experiment(tracking, copy.experiment, by="arm"),
         )
+
+
+def run_ends(settings: Settings, *, seed: int, pack: Path) -> Report:
+    """Only the two ends of the ladder, with one short prompt and short answers: 8 cells."""
+    asked = {"pack": str(write_short_pack(pack)), "prompts": "v1", "n_tips": 3}
+    ends = (EMBEDDED.original, EMBEDDED.salad)
+    settings = _prepare(settings.model_copy(update=asked), ends, seed=seed, recipes=("sim2",))
+    collect_into(settings)
+    judge(settings, seed=seed, shuffle=False)
+    with open_tracking(settings) as tracking:
+        return compare_experiment(tracking, settings.experiment, by="model")
+
+
+def write_short_pack(folder: Path) -> Path:
+    """The built-in pack with one prompt that is short, as its answers are."""
+    files = {name: text for name, text in builtin_pack().files.items() if not name.startswith("prompts/")}
+    files["pack.toml"] = files["pack.toml"].replace("max_tokens = 320", f"max_tokens = {MAX_TOKENS}")
+    for name, text in (files | {"prompts/v1.md": PROMPT}).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def _prepare(settings: Settings, models: Sequence[str], *, seed: int, recipes: Sequence[str]) -> Settings:
+    """The settings for these models and this seed, with their weights in place."""
+    link = settings.models_folder
+    if not link.exists():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(prepare_models(*recipes))
+    return settings.model_copy(
+        update={
+            "models": ",".join(models),
+            "n_scenarios": SCENARIOS,
+            "seed": seed,
+            "experiment": f"{settings.experiment}-seed-{seed}",
+        }
+    )
 
 
 def judge(settings: Settings, *, seed: int, shuffle: bool) -> None:
@@ -109,17 +140,15 @@ def judge(settings: Settings, *, seed: int, shuffle: bool) -> None:
 
 def copy_cells(source: str, settings: Settings) -> None:
     """The same cells in another experiment, nothing generated."""
+
+    def nobody(model: Model) -> Engine:
+        raise AssertionError(f"{model.name} is asked, and its cells are in {source!r}")
+
     engines = open_engines(settings, report=print)
     with open_tracking(settings) as tracking:
         cells = prepare_grid(settings, find_model=engines.admit)
-        experiment = tracking.ensure_experiment(settings.experiment)
-        plan = plan_collect(
-            cells, tracking=tracking, experiment=experiment, reuse_from=tracking.find_experiment(source)
-        )
-        store = Store(tracking, experiment, make_stamps(), settings.judge_kind)
-        assert not plan.to_generate
-        assert len(list(collect_cells(plan, store=store, engine_of=engines.engine_of))) == len(plan.missing)
-        tracking.flush()
+        where = Where(tracking, settings.experiment, judge_kind=settings.judge_kind, reuse_from=source)
+        assert collect_with(nobody, cells, where=where) == len(cells)
 
 
 def seeded_stamps(seed: int) -> Stamps:

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.servers import MlflowServer
+from tests.support.waiting import eventually
 
 NEEDED = "no Postgres here: apt-get install postgresql, pip install 'psycopg[binary]'"
 ROLE = "tipbench"
-START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -109,9 +108,10 @@ def _other_user(folder: Path) -> int | None:
 
 
 def _wait_for(programs: Path, folder: Path, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + START_SECONDS
     command = [programs / "pg_isready", "--host", folder, "--username", ROLE]
-    while subprocess.run(command, check=False, capture_output=True).returncode != 0:
+
+    def is_ready() -> bool:
         assert process.poll() is None, (folder / "log").read_text(errors="replace")
-        assert time.monotonic() < end, (folder / "log").read_text(errors="replace")
-        time.sleep(0.1)
+        return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+    eventually(is_ready, "Postgres is ready", every=0.1)

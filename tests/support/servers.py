@@ -1,4 +1,4 @@
-"""Servers of a test's own: a real MLflow, and a small HTTP server for what real parts will not say on demand."""
+"""Servers of a test's own: a real MLflow, and a small one for what real parts will not say on demand."""
 
 import os
 import signal

@@ -12,7 +12,7 @@ PATIENCE_SECONDS = 120.0 * float(os.environ.get("TIPBENCH_TEST_PATIENCE", "1"))
 
 def eventually(
     look: Callable[[], T | None],
-    what: str,
+    what: str = "this came true",
     *,
     seconds: float = PATIENCE_SECONDS,
     every: float = 0.05,

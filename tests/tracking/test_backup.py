@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner
 
+from tests.support.waiting import eventually
 from tests.tracking.writing import TEXTS, make_write
 from tipbench.cli.backup import command as backup_command
 from tipbench.cli.restore import command as restore_command
@@ -117,8 +117,7 @@ def backup(saved: Saved) -> Path:
         ]
         for writer in writers:
             writer.start()
-        while len(through) < 4:
-            time.sleep(0.05)
+        eventually(lambda: len(through) >= 4, "four writes are through")
         saved.delivered.extend(through)
         told = CliRunner().invoke(backup_command, [str(saved.backup), "--home", str(saved.home)])
         done.set()

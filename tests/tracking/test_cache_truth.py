@@ -18,6 +18,7 @@ import pytest
 
 from tests.conftest import Cli
 from tests.support.official import MlflowClient
+from tests.support.waiting import eventually
 from tests.tracking.writing import make_write
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, Run, Tracking, open_tracking
@@ -45,13 +46,19 @@ class Reader:
         cache = RunCache(self.folder / "other.db")
         return read_runs(self.rest, self.experiment, cache=cache, fresh=True)
 
+    def ask_clock(self) -> int:
+        self.rest.read_version()
+        return self.rest.server_ms
+
     def move_cursor(self, by_ms: int) -> None:
         with closing(sqlite3.connect(self.folder / "cache.db")) as database, database:
             database.execute("UPDATE cursor SET ms = ms + ?", (by_ms,))
 
     def forget_overlap(self) -> None:
         """As if everything so far had been written long before the last read."""
-        time.sleep(1.1)  # The server's clock tells whole seconds.
+        everything = search_runs(self.rest, [self.experiment.id], view="ALL")
+        latest = max(run.metrics["touched"] for run in everything)
+        eventually(lambda: self.ask_clock() > latest, "the server's clock is past the last write")
         self.through_cache()
         self.move_cursor(OVERLAP_MS)
 
@@ -179,6 +186,18 @@ def test_a_run_deleted_and_restored_between_two_reads_is_there(reader: Reader, t
     client.restore_run(run_id)
     client.delete_run(run_id)
     assert reader.through_cache() == reader.fresh() == []
+
+
+def test_what_was_deleted_before_the_first_read_is_there_when_it_is_restored(
+    reader: Reader, tracking: Tracking
+) -> None:
+    first, second = (add_run(tracking, reader.experiment) for _ in range(2))
+    client = MlflowClient(tracking_uri=reader.rest.url)
+    client.delete_run(first)
+    assert ids(reader.through_cache()) == {second}
+    reader.forget_overlap()
+    client.restore_run(first)
+    assert ids(reader.through_cache()) == {first, second}
 
 
 def test_a_server_whose_clock_was_set_back_is_read_whole(reader: Reader, tracking: Tracking) -> None:

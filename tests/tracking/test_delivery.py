@@ -186,21 +186,20 @@ def test_a_write_needs_no_more_requests_than_it_must(
 
 
 def test_a_server_that_stays_away_leaves_the_write_in_the_journal_for_the_next_process(
-    mlflow_url: str, tracking: Tracking, experiment: Experiment, tmp_path: Path
+    proxy: FaultProxy, tracking: Tracking, experiment: Experiment, tmp_path: Path
 ) -> None:
-    with FaultProxy(mlflow_url) as proxy:
+    with proxy.away():
         first = impatient(proxy.url, tmp_path / "other", tries=3)
-        port = int(proxy.url.rpartition(":")[2])
-    with pytest.raises(TrackingUnavailable, match="no MLflow server"):
-        first.deliver(make_write(experiment))
-    first.submit(make_write(experiment))
-    delivery = first.flush(patience_seconds=5)
-    assert (delivery.delivered, delivery.left_in_journal) == (0, 2)
-    assert "no MLflow server" in delivery.notes[0]
-    assert first.deliver_left_over().delivered == 0, "its own journal is not taken for a left one"
-    first.close()
-    assert tracking.deliver_left_over().delivered == 0, "another server's journal is not touched"
-    with FaultProxy(mlflow_url, port=port) as proxy, impatient(proxy.url, tmp_path / "other") as second:
+        with pytest.raises(TrackingUnavailable, match="no MLflow server"):
+            first.deliver(make_write(experiment))
+        first.submit(make_write(experiment))
+        delivery = first.flush()
+        assert (delivery.delivered, delivery.left_in_journal) == (0, 2)
+        assert "no MLflow server" in delivery.notes[0]
+        assert first.deliver_left_over().delivered == 0, "its own journal is not taken for a left one"
+        first.close()
+        assert tracking.deliver_left_over().delivered == 0, "another server's journal is not touched"
+    with impatient(proxy.url, tmp_path / "other") as second:
         assert second.deliver_left_over().delivered == 2
         assert second.deliver_left_over().delivered == 0
     assert len(tracking.read_runs(experiment)) == 2
@@ -208,14 +207,12 @@ def test_a_server_that_stays_away_leaves_the_write_in_the_journal_for_the_next_p
 
 
 def test_what_was_left_while_the_server_was_away_goes_out_at_the_next_flush(
-    mlflow_url: str, tracking: Tracking, experiment: Experiment, tmp_path: Path
+    proxy: FaultProxy, tracking: Tracking, experiment: Experiment, tmp_path: Path
 ) -> None:
-    with FaultProxy(mlflow_url) as proxy:
-        port = int(proxy.url.rpartition(":")[2])
-    with impatient(f"http://127.0.0.1:{port}", tmp_path / "other", tries=2) as away:
-        for _ in range(5):
-            away.submit(make_write(experiment, artifacts={}))
-        assert away.flush(patience_seconds=5).left_in_journal == 5
-        with FaultProxy(mlflow_url, port=port):
-            assert away.flush(patience_seconds=10).delivered == 5
+    with impatient(proxy.url, tmp_path / "other", tries=2) as client:
+        with proxy.away():
+            for _ in range(5):
+                client.submit(make_write(experiment, artifacts={}))
+            assert client.flush().left_in_journal == 5
+        assert client.flush().delivered == 5
     assert len(tracking.read_runs(experiment)) == 5

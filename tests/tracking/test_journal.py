@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from tests.support.fault_proxy import FaultProxy, Plan
+from tests.support.waiting import PATIENCE_SECONDS
 from tests.tracking.writing import impatient, make_write
 from tipbench.errors import NewerSchema
 from tipbench.settings import Settings
@@ -28,7 +28,7 @@ tracking = impatient(url, Path(home), tries=1000)
 for n in range(int(count)):
     tracking.submit(Write.model_validate_json(write.replace("NUMBER", f"{n:08}")))
 print("submitted", flush=True)
-time.sleep(60)
+time.sleep(3600)
 """
 
 FILL_THE_DISK = """
@@ -73,7 +73,7 @@ def test_what_a_killed_process_submitted_is_delivered_by_the_next_one(
     with FaultProxy(mlflow_url) as proxy:
         proxy.plan = Plan(fault="kill_client", at=2, only=at, kill_client=lambda: child.kill())  # noqa: PLW0108
         with run_python(SUBMIT_AND_WAIT, proxy.url, str(home), write.model_dump_json(), "6") as child:
-            assert child.wait(timeout=60) == -signal.SIGKILL
+            assert child.wait(timeout=PATIENCE_SECONDS) == -signal.SIGKILL
         assert len(journals(home)) == 1
         proxy.plan = Plan()
         with impatient(proxy.url, home) as next_one:
@@ -91,18 +91,17 @@ def test_what_a_killed_process_submitted_is_delivered_by_the_next_one(
 def test_the_journal_of_a_living_process_is_left_alone(
     mlflow_url: str, tracking: Tracking, experiment: Experiment, tmp_path: Path
 ) -> None:
-    with FaultProxy(mlflow_url) as proxy:
-        away = proxy.url
     home = tmp_path / "other"
-    write = make_write(experiment, attempt="attempt-NUMBER", artifacts={})
-    with run_python(SUBMIT_AND_WAIT, away, str(home), write.model_dump_json(), "2") as child:
-        assert child.stdout
-        assert child.stdout.readline() == "submitted\n"
-        with impatient(away, home) as other:
-            assert other.deliver_left_over().left_in_journal == 0
-        child.kill()
-    with impatient(away, home, tries=2) as other:
-        assert other.deliver_left_over().left_in_journal == 2
+    write = make_write(experiment, attempt="attempt-NUMBER", artifacts={}).model_dump_json()
+    with FaultProxy(mlflow_url) as proxy, proxy.away():
+        with run_python(SUBMIT_AND_WAIT, proxy.url, str(home), write, "2") as child:
+            assert child.stdout
+            assert child.stdout.readline() == "submitted\n"
+            with impatient(proxy.url, home) as other:
+                assert other.deliver_left_over().left_in_journal == 0
+            child.kill()
+        with impatient(proxy.url, home, tries=2) as other:
+            assert other.deliver_left_over().left_in_journal == 2
     assert len(journals(home)) == 1
 
 
@@ -163,7 +162,7 @@ def test_a_full_disk_is_told_before_a_write_counts_as_submitted(
 ) -> None:
     write = make_write(experiment, artifacts={}).model_dump_json()
     with run_python(FILL_THE_DISK, mlflow_url, str(tmp_path / "other"), write) as child:
-        out, _ = child.communicate(timeout=60)
+        out, _ = child.communicate(timeout=PATIENCE_SECONDS)
     told, delivered = out.splitlines()
     assert "the journal cannot be written" in told
     assert "Nothing was submitted" in told
@@ -198,21 +197,9 @@ def test_only_one_of_two_processes_delivers_what_was_left(
 
 
 def test_journals_that_are_finished_while_they_are_looked_for_disturb_nobody(tmp_path: Path) -> None:
-    stop = threading.Event()
-
-    def come_and_go() -> None:
-        number = 0
-        while not stop.is_set():
-            Journal.create(tmp_path, name=f"j{number}", server="here").close(finished=True)
-            number += 1
-
-    other = threading.Thread(target=come_and_go)
-    other.start()
-    try:
-        for _ in range(2_000):
-            left_over_journals(tmp_path)
-            count_waiting_in(tmp_path)
-    finally:
-        stop.set()
-        other.join()
-    assert left_over_journals(tmp_path) == []
+    left = Journal.create(tmp_path, name="left", server="here")
+    left.close(finished=False)
+    # The folder lists it, and whoever opens it finds nothing: as one that is finished in between.
+    (tmp_path / "finished.jsonl").symlink_to(tmp_path / "gone")
+    assert left_over_journals(tmp_path) == [left.path]
+    assert count_waiting_in(tmp_path) == {"here": 0}

@@ -6,7 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.tracking.writing import make_write
+from tests.support.fault_proxy import FaultProxy
+from tests.tracking.writing import impatient, make_write
 from tipbench.errors import NewerSchema
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, Run, Tracking, open_tracking
@@ -44,6 +45,18 @@ def test_a_second_read_sees_what_was_added_changed_deleted_and_restored(
     restore(tracking, second)
     assert ids(tracking.read_runs(experiment)) == {first, second, third}
     assert tracking.read_runs(experiment) == tracking.read_runs(experiment, fresh=True)
+
+
+def test_an_experiment_is_read_whole_with_one_search(
+    tracking: Tracking, experiment: Experiment, mlflow_url: str, tmp_path: Path
+) -> None:
+    first, second = (tracking.deliver(make_write(experiment, artifacts={})) for _ in range(2))
+    tracking.delete_run(first)
+    with FaultProxy(mlflow_url) as proxy, impatient(proxy.url, tmp_path / "other") as through_proxy:
+        assert ids(through_proxy.read_runs(experiment, fresh=True)) == {second}
+        assert proxy.requests == ["GET /version", "POST /api/2.0/mlflow/runs/search"]
+        assert ids(through_proxy.read_runs(experiment)) == {second}
+        assert proxy.requests[2:] == ["POST /api/2.0/mlflow/runs/search"]
 
 
 def test_a_run_restored_long_after_it_was_touched_comes_back(

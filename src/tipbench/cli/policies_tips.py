@@ -67,7 +67,7 @@ def _read_tips(session: Session, arm: str, where: str, *, kind_of: str) -> list[
     if not cells:
         arms = ", ".join(dict.fromkeys(cell.facts.arm for cell in evidence.cells))
         raise UsageError(f"experiment {where!r} has no arm {arm!r}", hint=f"It has: {arms or 'none'}")
-    pack = parse_pack(read_pack_files(runs, cells[-1].facts.pack_hash, read_artifact=tracking.read_artifact))
+    pack = parse_pack(read_pack_files(runs, cells[-1].facts.pack_hash, tracking=tracking))
     kinds = {scenario.id: scenario.values.get(kind_of, "tip") for scenario in pack.scenarios}
     tips: list[StoredTip] = []
     for cell in cells:

@@ -1,8 +1,8 @@
 """What the store holds for a judge, read once: evidence, pack, keys, candidates."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from tipbench.errors import JudgingClosed
 from tipbench.judging.anchors import REST_SITTINGS
@@ -27,6 +27,7 @@ class Backlog:
     evidence: Evidence
     runs: Sequence[Run]
     read_artifact: Callable[[Run, str], str]
+    read_pack_files: Callable[[Sequence[Run], str], Mapping[str, str]]
     now_ms: int
     packs: dict[str, Pack]
 
@@ -42,8 +43,7 @@ class Backlog:
     def pack_of(self, pack_hash: str) -> Pack:
         """The stored pack with this hash, read once."""
         if pack_hash not in self.packs:
-            files = read_pack_files(self.runs, pack_hash, read_artifact=self.read_artifact)
-            self.packs[pack_hash] = parse_pack(files)
+            self.packs[pack_hash] = parse_pack(self.read_pack_files(self.runs, pack_hash))
         return self.packs[pack_hash]
 
     def rubric_of(self, cell: StoredCell) -> Rubric:
@@ -115,4 +115,11 @@ def read_backlog(
 ) -> Backlog:
     """What the store holds now. `packs` keeps what was read of packs: their hash is their content."""
     runs = tracking.read_runs(experiment, fresh=fresh)
-    return Backlog(read_evidence(runs), runs, tracking.read_artifact, now_ms, packs)
+    return Backlog(
+        evidence=read_evidence(runs),
+        runs=runs,
+        read_artifact=tracking.read_artifact,
+        read_pack_files=partial(read_pack_files, tracking=tracking),
+        now_ms=now_ms,
+        packs=packs,
+    )

@@ -161,7 +161,8 @@ def _claim_close(sitting: StoredSitting, mine: Closed, registrar: Registrar) -> 
     if not winner:
         blank = registrar.stamps.blank(registrar.experiment)
         file = {closed_file(close_hash(mine)): mine.model_dump_json(indent=1)}
-        tracking.deliver(blank.model_copy(update={"run_id": run_id, "artifacts": file}))
+        write = blank.model_copy(update={"run_id": run_id, "artifacts": file})
+        tracking.deliver(write, artifact_uri=sitting.run.artifact_uri)
         winner = tracking.claim(run_id, "closed", close_hash(mine))
     if winner == close_hash(mine):
         return mine

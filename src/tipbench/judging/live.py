@@ -1,6 +1,6 @@
 """Live judging: one sitting, item by item, for whoever sits at a keyboard or speaks MCP."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -14,9 +14,10 @@ from tipbench.judging.phase import Judging, find_sitting
 from tipbench.judging.sheet import Section, SheetItem, SheetRubric, sheet_rubric
 from tipbench.judging.status import sitting_line
 from tipbench.judging.submissions import store_submission
+from tipbench.records import Rubric
 from tipbench.tracking.cells import read_cells
 from tipbench.tracking.contents import check_contents
-from tipbench.tracking.sittings import Answer, StoredSitting
+from tipbench.tracking.sittings import Answer, BlindKey, StoredSitting, read_sittings
 
 SECTION_FILE = "section.json"
 
@@ -74,8 +75,7 @@ class LiveJudging:
                 token = _start(request, backlog, registrar)
             if token is None:
                 return None
-            backlog = self.judging.read(registrar)
-            return _view(find_sitting(token, backlog, registrar), backlog, registrar)
+            return self._look(token, registrar)
 
     def look(self, token: str, *, experiment: str) -> LiveSitting:
         """The sitting as it is now; only reads.
@@ -83,9 +83,7 @@ class LiveJudging:
         Raises:
             UsageError: there is no such sitting, or it is not a live one.
         """
-        registrar = self.judging.registrar(experiment)
-        backlog = self.judging.read(registrar)
-        return _view(find_sitting(token, backlog, registrar), backlog, registrar)
+        return self._look(token, self.judging.registrar(experiment))
 
     def submit(
         self, token: str, answers: Mapping[str, Answer], *, experiment: str, keep_open: bool = False
@@ -98,32 +96,53 @@ class LiveJudging:
             SheetError: an answer does not fit the rubric or the sitting; nothing was stored.
             UsageError: the sitting is closed: open another one.
         """
+        return self.answer(token, lambda _: answers, experiment=experiment, keep_open=keep_open)
+
+    def answer(
+        self,
+        token: str,
+        make_answers: Callable[[LiveSitting], Mapping[str, Answer]],
+        *,
+        experiment: str,
+        keep_open: bool = False,
+    ) -> LiveSitting:
+        """The same for answers that are made out of the sitting as it is now: it is read once.
+
+        Answers that are stored already are no answers to a closed sitting: the reply to them was lost.
+
+        Raises:
+            SheetError: an answer does not fit the rubric or the sitting; nothing was stored.
+            UsageError: the sitting is closed: open another one.
+        """
         with self.judging.locked(experiment) as registrar:
             self.judging.tracking.deliver_left_over()
             backlog = self.judging.read(registrar)
             sitting = find_sitting(token, backlog, registrar)
+            found = _view(sitting, backlog, registrar)
+            answers = make_answers(found)
+            merged = {**found.answers, **answers}
             if not sitting.is_open(backlog.now_ms):
+                if merged == found.answers:
+                    return found
                 raise UsageError(
                     f"sitting {token} is closed: nothing more is taken",
                     hint="Open another one: what is not judged waits there.",
                 )
-            _check_answers(sitting, answers, backlog)
-            previous = read_answers(sitting, sitting.submissions, registrar)
-            merged = {**previous, **answers}
             key = backlog.key_of(sitting)
-            if merged != previous:
-                store_submission(
+            _check_answers(answers, key=key, rubric=backlog.pack_of(sitting.facts.pack_hash).rubric)
+            n = 0
+            if merged != found.answers:
+                n = store_submission(
                     sitting,
                     answers=merged,
-                    previous=previous,
+                    previous=found.answers,
                     key=key,
                     cells={cell.run.run_id: cell for cell in read_cells(backlog.runs)},
                     registrar=registrar,
                 )
             if not keep_open and all(item.id in merged for item in key.items):
                 return self._close(token, registrar)
-            backlog = self.judging.read(registrar)
-            return _view(find_sitting(token, backlog, registrar), backlog, registrar)
+            return self._look_again(replace(found, answers=merged), sitting, n, registrar) if n else found
 
     def close(self, token: str, *, experiment: str) -> LiveSitting:
         """Ends the sitting: complete blocks count if its anchors allow, the rest goes back.
@@ -134,6 +153,19 @@ class LiveJudging:
         with self.judging.locked(experiment) as registrar:
             self.judging.tracking.deliver_left_over()
             return self._close(token, registrar)
+
+    def _look_again(
+        self, stored: LiveSitting, sitting: StoredSitting, n: int, registrar: Registrar
+    ) -> LiveSitting:
+        """The sitting after submission n: as we know it, unless another host did something to its run."""
+        now = read_sittings([self.judging.tracking.read_run(sitting.run.run_id)])
+        if now and now[0].is_open(self.judging.stamps.now_ms()) and max(now[0].submissions, default=0) == n:
+            return stored
+        return self._look(stored.token, registrar)
+
+    def _look(self, token: str, registrar: Registrar) -> LiveSitting:
+        backlog = self.judging.read(registrar)
+        return _view(find_sitting(token, backlog, registrar), backlog, registrar)
 
     def _close(self, token: str, registrar: Registrar) -> LiveSitting:
         backlog = self.judging.read(registrar)
@@ -199,9 +231,8 @@ def _view(sitting: StoredSitting, backlog: Backlog, registrar: Registrar) -> Liv
     )
 
 
-def _check_answers(sitting: StoredSitting, answers: Mapping[str, Answer], backlog: Backlog) -> None:
-    rubric = backlog.pack_of(sitting.facts.pack_hash).rubric
-    known = {item.id for item in backlog.key_of(sitting).items}
+def _check_answers(answers: Mapping[str, Answer], *, key: BlindKey, rubric: Rubric) -> None:
+    known = {item.id for item in key.items}
     problems = [f"item {item_id!r} is not of this sitting" for item_id in answers if item_id not in known]
     for item_id, answer in answers.items():
         problems += [f"item {item_id}: {problem}" for problem in check_answer(answer, rubric)]

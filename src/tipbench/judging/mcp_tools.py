@@ -170,12 +170,12 @@ class JudgeTools:
         """
         given = read_given(verdicts)
         with self._lock:
-            found = self._look(sitting, experiment)
-            answers = make_answers(given, found)
-            # Sent again because the reply was lost: it is stored already.
-            if found.state != "open" and answers.items() <= dict(found.answers).items():
-                return _show_progress(found)
-            return _show_progress(self._live().submit(sitting, answers, experiment=found.experiment))
+            stored = self._live().answer(
+                sitting,
+                lambda found: make_answers(given, self._mine(found)),
+                experiment=experiment or self._experiment,
+            )
+            return _show_progress(stored)
 
     def progress(self, sitting: Token, experiment: Experiment = None) -> Progress:
         """How far this sitting is."""
@@ -195,9 +195,13 @@ class JudgeTools:
             self._opened.close()
 
     def _look(self, token: str, experiment: str | None) -> LiveSitting:
-        found = self._live().look(token, experiment=experiment or self._experiment)
+        return self._mine(self._live().look(token, experiment=experiment or self._experiment))
+
+    def _mine(self, found: LiveSitting) -> LiveSitting:
         if found.judged_by != self._judged_by:
-            raise UsageError(f"sitting {token} is another judge's", hint="Call open_sitting for your own.")
+            raise UsageError(
+                f"sitting {found.token} is another judge's", hint="Call open_sitting for your own."
+            )
         return found
 
     def _live(self) -> LiveJudging:

@@ -71,7 +71,9 @@ def store_submission(
         late=bool(sitting.claimed_close),
         answers=dict(answers),
     )
-    registrar.tracking.deliver(submission_write(submission, sitting=sitting, write=blank))
+    registrar.tracking.deliver(
+        submission_write(submission, sitting=sitting, write=blank), artifact_uri=sitting.run.artifact_uri
+    )
     return n
 
 

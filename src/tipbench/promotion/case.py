@@ -140,4 +140,4 @@ def read_champions(tracking: Tracking, pack: str) -> Chain:
 
 
 def _read_pack(tracking: Tracking, runs: list[Run], pack_hash: str) -> Pack:
-    return parse_pack(read_pack_files(runs, pack_hash, read_artifact=tracking.read_artifact))
+    return parse_pack(read_pack_files(runs, pack_hash, tracking=tracking))

@@ -212,7 +212,8 @@ class _Planned:
         """Computes the look from its frozen list and stores what it said, whoever began it."""
         result = compute_look(read_frozen(self._tracking, run), plan=self.plan.facts, look=look)
         blank = self.question.gate.stamps.blank(self._bench.experiment)
-        self._tracking.deliver(result_write(result, run_id=run.run_id, write=blank))
+        write = result_write(result, run_id=run.run_id, write=blank)
+        self._tracking.deliver(write, artifact_uri=run.artifact_uri)
         return Taken(run, result, find_doubts(self._tracking, run, self._bench.evidence))
 
     def _show(self, taken: Taken) -> GateReport:

@@ -195,7 +195,7 @@ def _read_levels(
     if not any(given.cell.facts.model_digest in weights for given in evidence.lazy):
         return
     pack_hash = evidence.cells[-1].facts.pack_hash
-    pack = parse_pack(read_pack_files(runs, pack_hash, read_artifact=tracking.read_artifact))
+    pack = parse_pack(read_pack_files(runs, pack_hash, tracking=tracking))
     for arm in (arm for arm in arms if arm.pack == pack.name):
         name = arm.name_in(evidence.cells, diversity_request=pack.diversity_request)
         line = _level_line(experiment, evidence, pack.rubric, arm, name)

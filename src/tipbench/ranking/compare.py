@@ -88,5 +88,5 @@ def read_bench(tracking: Tracking, name: str, *, fresh: bool = False) -> Bench:
         )
     check_contents(evidence.cells, experiment=name)
     pack_hash = evidence.cells[-1].facts.pack_hash
-    files = read_pack_files(runs, pack_hash, read_artifact=tracking.read_artifact)
+    files = read_pack_files(runs, pack_hash, tracking=tracking)
     return Bench(experiment, evidence, parse_pack(files))

@@ -9,6 +9,12 @@ from tipbench.stats.scores import Bools, Floats, Ints, Table
 ENOUGH_TO_FIT = 10
 """Verdicts beyond those that arms and blocks use up: with fewer, a fitted slope explains noise away."""
 
+NO_RANK = 1e-9
+"""Arms are known only up to a constant, so one eigenvalue is 0 but for rounding, which hangs on the CPU.
+
+NumPy's own bound (1e-15) is so close to it that some CPUs would divide by it.
+"""
+
 
 @dataclass(frozen=True)
 class Cells:
@@ -60,7 +66,7 @@ def take_out_arm_and_block(values: Floats, arm: Ints, block: Ints) -> Floats:
     size = np.maximum(counts.sum(axis=0), 1.0)
     centred = values - (np.bincount(block, values, blocks) / size)[block]
     normal: Floats = np.diag(counts.sum(axis=1)) - (counts / size) @ counts.T
-    effects = np.linalg.pinv(normal, hermitian=True) @ np.bincount(arm, centred, arms)
+    effects = np.linalg.pinv(normal, rcond=NO_RANK, hermitian=True) @ np.bincount(arm, centred, arms)
     fitted = effects[arm]
     return centred - fitted + (np.bincount(block, fitted, blocks) / size)[block]
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from tipbench.stats.cells import NO_RANK
 from tipbench.stats.scores import Floats, Ints
 
 Place = tuple[Hashable, Hashable]
@@ -97,7 +98,7 @@ def _fit_levels(values: Floats, arm: Ints, sitting: Ints, sittings: int) -> Floa
     design: Floats = np.eye(sittings)[sitting]
     design = design - _arm_means(design, arm)
     centred = values - _arm_means(values[:, None], arm)[:, 0]
-    return np.linalg.pinv(design) @ centred
+    return np.linalg.pinv(design, rcond=NO_RANK) @ centred
 
 
 def _arm_means(columns: Floats, arm: Ints) -> Floats:

@@ -104,8 +104,8 @@ def _find_run(rest: Rest, parcel: Parcel) -> None:
         rest.read_clock()
     elif write.run_id:
         rest.read_clock()
-        uri = ""
-        if write.artifacts:
+        uri = parcel.artifact_uri
+        if write.artifacts and not uri:
             uri = rest.get("runs/get", OneRun, query={"run_id": write.run_id}).run.info.artifact_uri
         _note_run(rest, parcel, run_id=write.run_id, artifact_uri=uri)
     else:

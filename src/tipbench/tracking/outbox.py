@@ -49,7 +49,7 @@ class Outbox:
         self._adopted: list[_Book] = []
         self._shipments: list[Shipment] = []
 
-    def submit(self, write: Write) -> Shipment:
+    def submit(self, write: Write, *, artifact_uri: str = "") -> Shipment:
         """Returns when the write is safe on disk; it is delivered in the background.
 
         Raises:
@@ -64,19 +64,20 @@ class Outbox:
             book = self._book
             book.journal.append(Event(kind="write", write=write), durable=True)
             book.unfinished.add(write.attempt)
-            shipment = Shipment(Parcel(write, book.journal.append), finish=partial(book.finish, write))
+            parcel = Parcel(write, book.journal.append, artifact_uri=artifact_uri)
+            shipment = Shipment(parcel, finish=partial(book.finish, write))
             self._shipments.append(shipment)
         self._courier.send(shipment)
         return shipment
 
-    def deliver(self, write: Write, *, patience_seconds: float) -> str:
+    def deliver(self, write: Write, *, patience_seconds: float, artifact_uri: str = "") -> str:
         """Submits the write and waits for it; gives the run id.
 
         Raises:
             TrackingUnavailable: it stays in the journal for now.
             TrackingRefused: the server said no.
         """
-        shipment = self.submit(write)
+        shipment = self.submit(write, artifact_uri=artifact_uri)
         try:
             run_id = shipment.promise.result(timeout=patience_seconds)
         except TrackingRefused:

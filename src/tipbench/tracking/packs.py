@@ -1,11 +1,12 @@
 """Packs in MLflow: one run per content hash, all files as artifacts. Later phases read them only here."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
 from tipbench.errors import TrackingError
 from tipbench.records import SCHEMA, Pack
 from tipbench.tracking.runs import Run
+from tipbench.tracking.store import Tracking
 from tipbench.tracking.write import Write
 
 FILES = "pack-files.json"
@@ -42,10 +43,8 @@ def find_pack_run(runs: Iterable[Run], pack_hash: str) -> Run | None:
     return min(found, key=lambda run: run.run_id, default=None)
 
 
-def read_pack_files(
-    runs: Iterable[Run], pack_hash: str, *, read_artifact: Callable[[Run, str], str]
-) -> dict[str, str]:
-    """The texts of the stored pack.
+def read_pack_files(runs: Iterable[Run], pack_hash: str, *, tracking: Tracking) -> Mapping[str, str]:
+    """The texts of the pack that these runs of an experiment store. A machine fetches them once.
 
     Raises:
         TrackingError: the pack is not in this experiment.
@@ -56,5 +55,9 @@ def read_pack_files(
             f"the pack {pack_hash} is not stored in this experiment",
             hint="Its run was deleted: restore it in MLflow, or collect again.",
         )
-    names: list[str] = json.loads(read_artifact(run, FILES))
-    return {name: read_artifact(run, f"pack/{name}") for name in names}
+    files = tracking.text_cache.read(pack_hash)
+    if files is None:
+        names: list[str] = json.loads(tracking.read_artifact(run, FILES))
+        files = {name: tracking.read_artifact(run, f"pack/{name}") for name in names}
+        tracking.text_cache.keep(pack_hash, files)
+    return files

@@ -1,9 +1,11 @@
 """MLflow over plain REST: one client, explicit time-outs, no redirects, credentials for one origin only."""
 
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import httpx2
@@ -19,6 +21,8 @@ Body = Mapping[str, object]
 API = "/api/2.0/mlflow/"
 TRACES = "/api/3.0/mlflow/traces"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
+RECENT_SECONDS = 5.0
+"""The answer to a request that was sent so long ago still tells the server's clock."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,75 @@ class TimeLimits:
     search_seconds: float = 600.0
 
 
+class LocalTimes(NamedTuple):
+    """This machine's clocks, in seconds. The steady one may stop while the machine sleeps, the other may be
+    set: a time that passed on either has passed."""
+
+    steady: float
+    wall: float
+
+    @classmethod
+    def read(cls) -> "LocalTimes":
+        """What they say now."""
+        return cls(time.monotonic(), time.time())
+
+    def since(self, earlier: "LocalTimes") -> float:
+        """The seconds that passed, rather too many than too few."""
+        return max(self.steady - earlier.steady, abs(self.wall - earlier.wall))
+
+
+class ServerClock:
+    """The server's clock as its answers tell it: for `touched`, and for where the next read begins.
+
+    Why the latest answer is enough if it is recent: a reader asks for what was stamped since ten minutes
+    before its last read, so a stamp must not be older than that when it is stored. It is older by at most
+    RECENT_SECONDS, two seconds of the header (it counts whole ones, and uvicorn renews it once a second) and
+    the time that the write itself is under way. Uvicorn takes the header when a request comes in, and a
+    search may take minutes: so the age counts from when the request was sent. A read that begins too early
+    finds some runs twice, which does no harm.
+
+    Order: of two stamps of one client the later is the larger. Between clients, whoever has read what another
+    one wrote has an answer to a request sent after it was stored, and so no earlier date: they are in order
+    up to the header's seconds, as they would be after asking once more. Only views are ordered by it.
+    """
+
+    def __init__(self, read_times: Callable[[], LocalTimes]) -> None:
+        self.read_times = read_times
+        self._lock = threading.Lock()
+        self._ms = 0
+        self._sent: LocalTimes | None = None
+
+    @property
+    def ms(self) -> int:
+        """At the latest answer, in milliseconds; 0 if none told the time."""
+        return self._ms
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether a request that was sent just now has told the time."""
+        sent = self._sent
+        return sent is not None and self.read_times().since(sent) <= RECENT_SECONDS
+
+    def learn(self, date_ms: int, *, sent: LocalTimes) -> None:
+        """Takes over what an answer says to a request that was sent then."""
+        with self._lock:
+            # The header counts whole seconds; of two writes within one the later must look later.
+            self._ms = max(date_ms, self._ms + 1)
+            if self._sent is None or sent.steady > self._sent.steady:
+                self._sent = sent
+
+
 class Rest:
     """The client. Safe to use from several threads."""
 
-    def __init__(self, url: str, *, access: Access | None = None, limits: TimeLimits | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        access: Access | None = None,
+        limits: TimeLimits | None = None,
+        read_times: Callable[[], LocalTimes] = LocalTimes.read,
+    ) -> None:
         self.url, in_url = split_url(url)
         access = access or Access()
         username = access.username or in_url.username
@@ -63,7 +132,7 @@ class Rest:
             verify=self.url.startswith("https:"),
             trust_env=False,
         )
-        self._server_ms = 0
+        self._clock = ServerClock(read_times)
 
     @property
     def server_ms(self) -> int:
@@ -72,9 +141,9 @@ class Rest:
         Raises:
             NotLetIn: it does not tell the time.
         """
-        if not self._server_ms:
+        if not self._clock.ms:
             raise stranger(self.url, saw="no Date header")
-        return self._server_ms
+        return self._clock.ms
 
     def read_version(self) -> str:
         """The version of MLflow that answers.
@@ -89,8 +158,9 @@ class Rest:
         return version
 
     def read_clock(self) -> int:
-        """The server's clock now, in milliseconds."""
-        self.read_version()
+        """The server's clock now, in milliseconds; it is asked only if it did not tell the time just now."""
+        if not self._clock.is_recent:
+            self.read_version()
         return self.server_ms
 
     def get(self, call: str, answer: type[A], *, query: Mapping[str, str]) -> A:
@@ -137,6 +207,7 @@ class Rest:
         seconds: float | None = None,
     ) -> httpx2.Response:
         seconds = seconds or self._limits.call_seconds
+        sent = self._clock.read_times()
         response = self._translated(
             lambda: self._client.request(
                 method, self.url + path, json=body, content=content, timeout=self._timeout(seconds)
@@ -144,8 +215,7 @@ class Rest:
             what=f"{method} {path.partition('?')[0]}",
         )
         if date := _read_date(response):
-            # The header counts whole seconds; of two writes within one the later must look later.
-            self._server_ms = max(date, self._server_ms + 1)
+            self._clock.learn(date, sent=sent)
         check_answer(response, url=self.url)
         return response
 

@@ -107,6 +107,11 @@ class FoundRun(Answer):
     info: _Info
     data: _PlainData = Field(default_factory=_PlainData)
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it was deleted in MLflow, where it can be restored."""
+        return self.info.lifecycle_stage == "deleted"
+
     def to_run(self) -> Run:
         """The run in ours."""
         return self.info.to_run(

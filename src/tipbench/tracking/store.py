@@ -21,6 +21,7 @@ from tipbench.tracking.registry import Registry
 from tipbench.tracking.rest import Rest
 from tipbench.tracking.runs import Experiment, OneRun, Run
 from tipbench.tracking.searching import read_runs, search_runs
+from tipbench.tracking.texts import TextCache
 from tipbench.tracking.traces import Trace, trace_body
 from tipbench.tracking.write import Write, prepare_write
 
@@ -49,6 +50,7 @@ class Tracking:
         self._rest = rest
         self._home = home
         self._server = server or rest.url
+        self.text_cache = TextCache(home / "cache" / "packs")
         self._experiments = Experiments(rest, locks=home / "locks", new_id=new_id)
         self._outbox = Outbox(
             rest,
@@ -135,14 +137,16 @@ class Tracking:
         """
         self._outbox.submit(write)
 
-    def deliver(self, write: Write) -> str:
+    def deliver(self, write: Write, *, artifact_uri: str = "") -> str:
         """Submits the write and waits for it; gives the run id.
+
+        Whoever has read the run that it changes says where its texts lie: that saves asking for it.
 
         Raises:
             TrackingUnavailable: the server is away; the write stays in the journal.
             TrackingRefused: the server said no.
         """
-        return self._outbox.deliver(write, patience_seconds=PATIENCE_SECONDS)
+        return self._outbox.deliver(write, patience_seconds=PATIENCE_SECONDS, artifact_uri=artifact_uri)
 
     def flush(self, *, patience_seconds: float = PATIENCE_SECONDS) -> Delivery:
         """Waits for everything submitted; gives up after `patience_seconds` without any progress."""

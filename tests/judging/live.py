@@ -1,0 +1,33 @@
+"""Sitting down and answering item by item, as the keyboard, the panel and MCP do."""
+
+from pathlib import Path
+
+from tests.support.experiments import shift_clock
+from tests.support.sheets import REFERENCES
+from tipbench.cli.session import make_stamps
+from tipbench.judging.handout import Request
+from tipbench.judging.live import LiveJudging, LiveSitting
+from tipbench.judging.phase import Judging
+from tipbench.judging.sheet import SheetItem
+from tipbench.tracking import Tracking
+from tipbench.tracking.sittings import Answer
+
+ANNA, BERT = Request("anna"), Request("bert")
+
+
+def make_live(tracking: Tracking, home: Path, *, ahead_ms: int = 0) -> LiveJudging:
+    stamps = shift_clock(ahead_ms) if ahead_ms else make_stamps()
+    return LiveJudging(Judging(tracking, stamps, home / "locks"))
+
+
+def answer(item: SheetItem, score: int = 3) -> Answer:
+    """Anchors get what they deserve, everything else the same score on every scale."""
+    scores = REFERENCES.get(item.text, dict.fromkeys(item.scores, score))
+    return Answer(scores=scores, flags=item.flags)
+
+
+def opened(live: LiveJudging, experiment: str, request: Request = ANNA) -> LiveSitting:
+    """A sitting; there must be something to judge."""
+    sitting = live.open(request, experiment=experiment)
+    assert sitting is not None
+    return sitting

@@ -1,0 +1,94 @@
+"""What each test costs in CPU seconds: its process, the children it waited for, the worker's MLflow server.
+
+Wall time on a shared machine says little. The costs of the last run that was asked to keep them decide the
+order of the next ones: a long file that is begun last runs alone.
+"""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KEPT = Path(__file__).parents[1] / "costs.json"
+VARIABLE = "TIPBENCH_TEST_COSTS"
+"""Set it to 1 to keep the costs of this run in `tests/costs.json`."""
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """Sorts by what the whole file cost last time; what is not known yet comes first."""
+    known: dict[str, float] = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
+    items.sort(key=lambda item: -known.get(_file_of(item.nodeid), 1e6))
+
+
+class Costs:
+    """Counts in each worker, adds up where the run was started."""
+
+    def __init__(self, servers: Path) -> None:
+        self._servers = servers
+        self._tests: dict[str, float] = defaultdict(float)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        before = self._read()
+        done = yield
+        self._tests[item.nodeid] += self._read() - before
+        return done
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A worker of xdist is done: the first process takes its figures."""
+        for name, seconds in getattr(node, "workeroutput", {}).get("costs", {}).items():
+            self._tests[name] += seconds
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["costs"] = dict(self._tests)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        dearest = sorted(self._tests.items(), key=lambda pair: -pair[1])[:10]
+        terminalreporter.section(f"{sum(self._tests.values()):.0f} CPU seconds; the dearest tests")
+        for name, seconds in dearest:
+            terminalreporter.line(f"{seconds:6.1f} {name}")
+        if os.environ.get(VARIABLE):
+            KEPT.write_text(json.dumps(_by_file(self._tests), indent=1) + "\n", encoding="utf-8")
+
+    def _read(self) -> float:
+        server = sum(_cpu_with_children(pid) for pid in _server_pids(self._servers))
+        return sum(os.times()[:4]) + server
+
+
+def _by_file(tests: dict[str, float]) -> dict[str, float]:
+    files: dict[str, float] = defaultdict(float)
+    for name, seconds in tests.items():
+        files[_file_of(name)] += seconds
+    return {name: round(seconds, 1) for name, seconds in sorted(files.items(), key=lambda pair: -pair[1])}
+
+
+def _file_of(nodeid: str) -> str:
+    return nodeid.split("::", 1)[0].removeprefix("tests/")
+
+
+def _server_pids(home: Path) -> Sequence[int]:
+    file = home / "mlflow" / "server.json"
+    if not file.exists():
+        return ()
+    return (int(json.loads(file.read_text(encoding="utf-8"))["pid"]),)
+
+
+def _cpu_with_children(pid: int) -> float:
+    """Of the launcher and of the process that serves, its only child."""
+    total = 0
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+        for each in (pid, *children):
+            fields = Path(f"/proc/{each}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15]))
+    except OSError:
+        return 0.0  # It is gone, or this is no Linux: then it is not counted.
+    return total / TICKS
