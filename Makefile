@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 # Small matrices: two threads cost 2.6 times the time of one and are no faster.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help setup demo check format programs pytest test test-all test-costs test-slow test-mutants test-faults test-postgres ollama test-ollama test-ollama-newer test-airflow bench requirements clean
+.PHONY: help setup demo check format programs pytest test test-all test-costs test-slow test-mutants test-faults test-postgres coverage ollama test-ollama test-ollama-newer test-airflow bench requirements clean
 
 help:
 	@echo "make demo         set everything up and do the main job: a real model, a real MLflow, a leaderboard"
@@ -26,6 +26,7 @@ help:
 	@echo "make test-costs   the inner ring, and what each file costs into tests/costs.json: it decides their order"
 	@echo "make test-faults  the whole table of faults"
 	@echo "make test-postgres  the same with MLflow on Postgres, one fault a request"
+	@echo "make coverage     how much of the code the tests run, branches too; names files under 85 %"
 	@echo "make ollama       build a real Ollama server (needs Go, gcc, g++) with SmolLM2 and variants"
 	@echo "make test-ollama  the engine tests on that server"
 	@echo "make test-ollama-newer  the same on a newer server with a stand-in for its inference program"
@@ -99,6 +100,13 @@ test-postgres: setup
 	mkdir -p build/faults-postgres
 	TIPBENCH_FAULT_DATABASE=postgres TIPBENCH_FAULT_TURN=1 TIPBENCH_FAULT_TABLE=build/faults-postgres \
 		$(BIN)/pytest tests/faults/whole_tables.py -k "collect or apply"
+
+# Branches too, in all processes. A part of the tests: make coverage TESTS="tests/pack tests/stats"
+coverage: setup
+	rm -rf build/coverage && mkdir -p build/coverage
+	$(BIN)/coverage run -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TESTS); ended=$$?; \
+	$(BIN)/coverage combine --quiet && $(BIN)/coverage json --quiet -o build/coverage/report.json && \
+	$(BIN)/python -m tests.support.uncovered build/coverage/report.json && exit $$ended
 
 ollama: setup
 	$(BIN)/python -m tests.engines.ollama_server

@@ -94,6 +94,7 @@ def test_every_command_and_every_option_is_used_by_a_test() -> None:
 
 SAMPLE = """
 import pytest
+from tipbench.cli.demo import run_demo
 from tipbench.cli.plan import command
 NAMED = ("judge", "--blocks", "2")
 def run(*more):
@@ -105,6 +106,7 @@ def test_a(cli):
     words = ["gate", "--plan"]
     subprocess.run([sys.executable, "-m", "tipbench", *words, f"--challenger={arm}"])
     CliRunner().invoke(command, ["--seconds", "3"])
+    run_demo({}, small)
     print("tipbench history --plot is only talked about", "--json")
 @pytest.mark.slow
 def test_b(cli):
@@ -125,8 +127,11 @@ def test_the_walk_sees_uses_and_nothing_else() -> None:
         (("compare",), frozenset({"--json", "--by"})),
         (("gate",), frozenset({"--plan", "--challenger"})),
         (("plan",), frozenset({"--seconds"})),
+        (("demo",), frozenset()),
     } <= seen
-    assert {path for path, _ in seen} == {("retire",), ("judge",), ("compare",), ("gate",), ("plan",)}
+    assert {path for path, _ in seen} == {
+        (each,) for each in ("retire", "judge", "compare", "gate", "plan", "demo")
+    }
 
 
 def test_the_walk_reaches_every_command() -> None:

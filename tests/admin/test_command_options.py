@@ -79,7 +79,9 @@ def test_exposed_it_listens_on_every_address_and_says_what_belongs_in_front(
                 try:
                     # On 127.0.0.1, the default, nobody would answer here. What is said to a strange
                     # name is the subject of other tests.
-                    return bool(httpx2.get(f"http://127.0.0.2:{port}/", trust_env=False).status_code)
+                    return bool(
+                        httpx2.get(f"http://127.0.0.2:{port}/", timeout=60, trust_env=False).status_code
+                    )
                 except httpx2.HTTPError:
                     return False
 

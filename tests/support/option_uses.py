@@ -23,6 +23,8 @@ ROOT = TESTS.parent
 PROGRAM = {"-m", "tipbench", "tipbench.cli"}
 OUTER = re.compile(r"pytest\.mark\.(slow|ollama|airflow)\b")
 """What `make test` leaves out proves nothing here."""
+LOOKS_LIKE_USE = re.compile(r"\"--|\bcli\b|-m tipbench ")
+"""What has none of this needs no closer look."""
 REST = "*"
 """Stands for the arguments that a function hands on."""
 
@@ -93,6 +95,7 @@ def _as_use(words: Sequence[Word], where: str) -> Use | None:
 @dataclass
 class _Module:
     path: Path
+    text: str
     tree: ast.Module
     constants: dict[str, ast.expr] = field(default_factory=dict[str, ast.expr])
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict[str, ast.FunctionDef])
@@ -120,7 +123,7 @@ class _Modules:
 
 
 def _parse(path: Path, text: str) -> _Module:
-    module = _Module(path, ast.parse(text))
+    module = _Module(path, text, ast.parse(text))
     for node in ast.walk(module.tree):
         if isinstance(node, ast.FunctionDef):
             module.functions[node.name] = node
@@ -213,16 +216,16 @@ class _Scope:
 
 
 def _uses_of(module: _Module, modules: _Modules) -> Iterator[Use]:
-    if OUTER.search(ast.unparse(module.constants.get("pytestmark", ast.Constant(None)))):
+    outer = OUTER.search(ast.unparse(module.constants.get("pytestmark", ast.Constant(None))))
+    if outer or not LOOKS_LIKE_USE.search(module.text):
         return
     where = str(module.path.relative_to(ROOT))
     for scope, node in _sequences(module, modules):
         if use := _as_use(_called_words(scope, node), where):
             yield use
-    texts = [node.value for node in ast.walk(module.tree) if isinstance(node, ast.Constant)]
-    for line in (text for text in texts if isinstance(text, str) and "-m tipbench " in text):
+    for line in re.findall(r"-m tipbench (.*)", module.text):
         # For a shell.
-        if use := _as_use(line.partition("-m tipbench ")[2].split(), where):
+        if use := _as_use(line.split(), where):
             yield use
 
 
@@ -255,6 +258,11 @@ def _called_words(scope: _Scope, node: ast.expr) -> list[Word]:
         return scope.words(node.elts)
     words = scope.arguments(node)
     name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+    if (command := scope.module.commands.get(name)) and name == f"run_{command}":
+        # What the command does, called as a function.
+        return [command]
+    if not any(word and word.startswith("--") for word in words):
+        return words
     for before, after in _prefixes(name, scope):
         if _as_use([*before, *words, *after], ""):
             return [*before, *words, *after]

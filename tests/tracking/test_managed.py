@@ -13,11 +13,14 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import httpx2
 import pytest
 from click.testing import CliRunner
 
+from tests.support.connections import HOSTS, Connections
 from tests.support.fault_proxy import FaultProxy, Plan
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_SECONDS
 from tests.tracking.writing import impatient, make_write
 from tipbench.cli.backup import command as backup_command
 from tipbench.cli.mlflow import command
@@ -57,9 +60,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def url(home: Path) -> str:
+def watch(tmp_path_factory: pytest.TempPathFactory) -> Connections:
+    """Whom the server and those who start it talk to."""
+    return Connections(tmp_path_factory.mktemp("watch"))
+
+
+@pytest.fixture(scope="module")
+def url(home: Path, watch: Connections) -> str:
     """Eight processes ask for a server at once."""
-    environment = os.environ | {"PYTHONPATH": "src", "MLFLOW_BACKEND_STORE_URI": "sqlite:///elsewhere.db"}
+    elsewhere = {"PYTHONPATH": "src", "MLFLOW_BACKEND_STORE_URI": "sqlite:///elsewhere.db"}
+    environment = watch.environ(os.environ | elsewhere)
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", OPEN, str(home)], env=environment, stdout=subprocess.PIPE, text=True
@@ -89,6 +99,20 @@ def test_what_is_stored_there_is_in_the_data_folder(home: Path, url: str, experi
         tracking.deliver(make_write(experiment))
         assert "(as set)" in tracking.description
     assert list((home / "mlflow" / "artifacts").rglob("candidates.json"))
+
+
+def test_the_server_talks_to_nobody_outside_this_machine(
+    url: str, watch: Connections, experiment_name: str, tmp_path: Path
+) -> None:
+    """MLflow would send what it is used for: it is told not to, whatever the environment says."""
+    with open_tracking(Settings(home=tmp_path, mlflow_url=url)) as tracking:
+        tracking.deliver(make_write(tracking.ensure_experiment(experiment_name)))
+    # As MLflow's own page does when somebody opens it.
+    asked = httpx2.get(f"{url}/ajax-api/3.0/mlflow/ui-telemetry", timeout=PATIENCE_SECONDS, trust_env=False)
+    assert asked.json()["disable_ui_telemetry"] is True, asked.text
+    assert [words for words in watch.started() if "mlflow" in words], "the server was watched"
+    assert {host for host, _ in watch.addresses()} <= HOSTS
+    assert watch.names() <= HOSTS
 
 
 def test_with_nothing_set_and_nobody_at_the_default_address_it_is_used(home: Path, url: str) -> None:
