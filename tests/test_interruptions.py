@@ -67,18 +67,25 @@ def do_nothing() -> None:
     pass
 
 
+@dataclass(frozen=True)
+class Went:
+    """How a collect went: what it found in the journal, and its own writes."""
+
+    found: Delivery
+    made: Delivery
+
+
 def collect(
     settings: Settings,
     *,
     on_first_cell: Callable[[], object] = do_nothing,
     cells: int | None = None,
-    patience_seconds: float = PATIENCE_SECONDS,
     pace: Pace | None = None,
-) -> Delivery:
+) -> Went:
     """What `tipbench collect` does between preflight and progress bar, with scripted texts."""
     engine = levelled_engine(LEVELS, N_TIPS)
     with open_tracking(settings, pace=pace) as tracking:
-        tracking.deliver_left_over()
+        found = tracking.deliver_left_over()
         experiment = tracking.ensure_experiment(settings.experiment)
         grid = Campaign(
             tracking, settings.home, LEVELS, pack=read_pack(Path(settings.pack)), n_tips=N_TIPS
@@ -87,7 +94,7 @@ def collect(
         store = Store(tracking, experiment, make_stamps(), "claude-code")
         for place, _ in enumerate(collect_cells(plan, store=store, engine_of=lambda _: engine)):
             (do_nothing if place else on_first_cell)()
-        return tracking.flush(patience_seconds=patience_seconds)
+        return Went(found, tracking.flush())
 
 
 def test_a_server_that_is_away_in_the_middle_of_a_collect_loses_nothing(small: Settings) -> None:
@@ -99,8 +106,8 @@ def test_a_server_that_is_away_in_the_middle_of_a_collect_loses_nothing(small: S
             Timer(3, away.close).start()
 
         behind = small.model_copy(update={"mlflow_url": proxy.url})
-        report = collect(behind, on_first_cell=go_away)
-    assert report.left_in_journal == 0
+        went = collect(behind, on_first_cell=go_away)
+    assert went.made.left_in_journal == 0
     check_both_cells(small)
 
 
@@ -114,9 +121,9 @@ def test_a_server_that_was_stopped_for_half_a_minute_in_the_middle_of_a_collect_
         server.stop()
         back.start()
 
-    report = collect(small, on_first_cell=stop)
+    went = collect(small, on_first_cell=stop)
     back.join()
-    assert report.left_in_journal == 0
+    assert went.made.left_in_journal == 0
     check_both_cells(small)
 
 
@@ -131,12 +138,15 @@ def test_what_was_meant_for_one_server_never_reaches_another(small: Settings, ml
         behind = small.model_copy(update={"mlflow_url": proxy.url})
         with ExitStack() as away:
             left = collect(behind, on_first_cell=lambda: away.enter_context(proxy.away()), pace=IMPATIENT)
-            assert left.left_in_journal > 0
-            other = small.model_copy(update={"mlflow_url": mlflow_url})
-            assert collect(other, cells=1).left_in_journal == 0
+            assert left.made.left_in_journal > 0
+            other = collect(small.model_copy(update={"mlflow_url": mlflow_url}), cells=1)
+            assert other.found == Delivery()
+            assert other.made.left_in_journal == 0
             on_b = read_facts(mlflow_url, small.experiment)
             assert sum(run["tags"]["tipbench.kind"] == "cell" for run in on_b["runs"]) == 1
-        assert collect(behind).left_in_journal == 0
+        again = collect(behind)
+        assert again.found.delivered == left.made.left_in_journal
+        assert again.made.delivered == 0, "nothing is made again"
     check_both_cells(small)
     assert read_facts(mlflow_url, small.experiment) == on_b
 
@@ -144,7 +154,7 @@ def test_what_was_meant_for_one_server_never_reaches_another(small: Settings, ml
 def test_verdicts_that_the_database_refuses_do_not_count_until_they_are_stored(
     server: ManagedFolder, small: Settings, tmp_path: Path
 ) -> None:
-    assert collect(small).left_in_journal == 0
+    assert collect(small).made.left_in_journal == 0
     sheet = tmp_path / "sheet.json"
     with open_tracking(small, pace=ONCE) as tracking:
         judging = Judging(tracking, make_stamps(), small.home / "locks")
@@ -230,6 +240,7 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(
         out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 1, out + err
     assert "stopped" in err
+    assert "Run the same command again to go on" in err
     assert "Traceback" not in err
     assert '"event": "cell"' not in out
     assert not Path(f"/proc/{child}").exists(), "the weights are gone with the command"

@@ -20,6 +20,14 @@ def read_stored(bench: Bench, case: Case) -> object:
     return read_cells_and_sittings(bench.url, case.experiment)
 
 
+def count_begun(bench: Bench, case: Case) -> int:
+    """Runs of the experiment that are still open."""
+    client = MlflowClient(tracking_uri=bench.url)
+    found = client.get_experiment_by_name(case.experiment)
+    assert found is not None
+    return len(client.search_runs([found.experiment_id], "tags.`tipbench.state` = 'open'"))
+
+
 def prepare_collect(bench: Bench) -> Case:
     """A name and a pack: nothing is there yet."""
     return Case(bench.new_name("collect"), str(bench.pack))
@@ -102,8 +110,8 @@ def make_decision(command: Command, *, again: tuple[int, ...] = (0,)) -> Subject
     )
 
 
-COLLECT = Subject("collect", prepare=prepare_collect, read=read_stored)
-APPLY = Subject("apply", prepare=prepare_apply, read=read_stored)
+COLLECT = Subject("collect", prepare=prepare_collect, read=read_stored, count_begun=count_begun)
+APPLY = Subject("apply", prepare=prepare_apply, read=read_stored, count_begun=count_begun)
 PROMOTE = make_decision("promote")
 GATE = make_decision("gate")
 # One whose struck run was done but for its last answer has nothing left to take back.

@@ -67,11 +67,16 @@ def _see_nothing(bench: Bench, case: Case) -> str:
     return ""
 
 
+def _count_nothing(bench: Bench, case: Case) -> int:
+    return 0
+
+
 @dataclass(frozen=True)
 class Subject:
     """A command that is struck: how a row begins, and what is read when it is over.
 
-    `look` is called after each run and must see one of `may_see`. `again` lists how the second run may end.
+    `look` is called after each run and must see one of `may_see`. `again` lists how the last run may end.
+    `count_begun` says how many runs were begun and never completed: a create is not repeated blindly.
     """
 
     command: Command
@@ -80,6 +85,7 @@ class Subject:
     look: Callable[[Bench, Case], str] = _see_nothing
     may_see: tuple[str, ...] = ("",)
     again: tuple[int, ...] = (0,)
+    count_begun: Callable[[Bench, Case], int] = _count_nothing
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,7 @@ class Row:
     generations: int
     seen: list[str]
     facts: object
+    begun: int
 
 
 class Attempt:
@@ -171,6 +178,7 @@ class Attempt:
             generations=len(self._order.count_file.read_text().splitlines()),
             seen=self._seen,
             facts=self.strike.subject.read(self._bench, self._case),
+            begun=self.strike.subject.count_begun(self._bench, self._case),
         )
 
 
@@ -261,6 +269,8 @@ def check_row(row: Row, undisturbed: Row) -> list[str]:
         "it gave up without a word": row.codes[0] == 1 and not row.complaints,
         f"the store differs from the undisturbed one: {row.facts}": row.facts != undisturbed.facts,
         f"{row.generations} generations": row.generations > undisturbed.generations + in_flight,
+        # A late create comes when everything is over: nobody is there to take it away, and nobody reads it.
+        f"{row.begun} runs were left as they were begun": fault != "late" and row.begun > undisturbed.begun,
         f"one saw {row.seen}": not set(row.seen) <= set(subject.may_see),
     }
     return [f"{row.strike}: {problem}\n{row.complaints[-600:]}" for problem, wrong in found.items() if wrong]

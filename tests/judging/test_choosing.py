@@ -15,6 +15,7 @@ from tests.judging.arms import PROMPTS, collect_arms, write_arms_pack
 from tests.judging.cells import make_cell
 from tests.judging.live import answer, make_live, opened
 from tests.judging.scripted import collect_filled
+from tests.support.copying import ServerData, copy_experiment
 from tests.support.sheets import fill, judge_soundly, sections
 from tipbench.cli.session import make_stamps
 from tipbench.errors import JudgedEnough, UsageError
@@ -56,9 +57,8 @@ def arms_base(
 
 
 @pytest.fixture
-def three_arms(cli: Cli, arms_base: tuple[str, Path], experiment_name: str) -> str:
-    name, pack = arms_base
-    collect_arms(cli, pack, experiment_name, ",".join(PROMPTS), "--reuse-from", name)
+def three_arms(cli: Cli, arms_base: tuple[str, Path], experiment_name: str, server_data: ServerData) -> str:
+    copy_experiment(arms_base[0], experiment_name, source=server_data, target=server_data)
     return experiment_name
 
 
