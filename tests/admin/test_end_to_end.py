@@ -7,8 +7,7 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.admin.browser import FLAGS, find_chromium, run_server, visit
-from tests.admin.test_panel import finish
-from tests.admin.walking import shoot
+from tests.admin.walking import finish, shoot
 from tests.support.small_pack import PROMPT, write_small_pack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]

@@ -6,13 +6,21 @@ from random import Random
 from uuid import uuid4
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
-from tests.admin.browser import FLAGS, Server, Visitor, find_chromium, run_server, visit
+from tests.admin.browser import FLAGS, Server, find_chromium, run_server, visit
 from tests.admin.making import collect_small, make_foreign
-from tests.admin.walking import Others, Walk, list_pages, shoot, walk_everywhere
+from tests.admin.walking import (
+    Others,
+    Walk,
+    finish,
+    list_pages,
+    press_one_item,
+    press_scores,
+    shoot,
+    walk_everywhere,
+)
 from tests.ranking.campaign import judge_lazily, open_judging, skilled_engine
-from tests.support.sheets import REFERENCES
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 
@@ -68,23 +76,6 @@ def others(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> Others:
 def server(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with run_server(tmp_path_factory.mktemp("server") / "home", mlflow_url, workers=WORKERS) as running:
         yield running
-
-
-def press_scores(page: Page) -> None:
-    """Scores the item on the screen with the keyboard; anchors get what they deserve."""
-    deserved = REFERENCES.get(page.get_by_test_id("tip").inner_text(), {})
-    for scale in page.locator("fieldset[data-scale]").all():
-        wanted = str(deserved.get(scale.get_attribute("data-scale") or "", 3))
-        # One key a frame is heard. Waited for before the key: the last one may lead to another page.
-        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        page.keyboard.press(wanted)
-
-
-def press_one_item(page: Page) -> None:
-    """The same, and waits until the next one is there."""
-    before = page.get_by_test_id("progress").inner_text()
-    press_scores(page)
-    expect(page.get_by_test_id("progress")).not_to_have_text(before)
 
 
 def test_every_page_fits_and_is_accessible(
@@ -177,17 +168,6 @@ def test_two_judges_at_once_get_different_tips_and_the_server_may_go_away(
         expect(one.page.get_by_test_id("progress")).not_to_have_text(before)
         expect(one.page.locator("#alert")).to_be_hidden()
         finish(one)
-
-
-def finish(visitor: Visitor) -> None:
-    """Judges to the end and closes the sitting."""
-    page = visitor.page
-    while page.get_by_test_id("tip").count():
-        press_one_item(page)
-    page.get_by_role("button", name="Close the sitting").click()
-    expect(page.get_by_test_id("outcome")).to_be_visible()
-    shoot(page, "closed-1280-light")
-    assert page.get_by_test_id("outcome").inner_text() == "accepted"
 
 
 def test_the_form_says_what_is_wrong_beside_the_field_and_starts_a_job(

@@ -10,6 +10,7 @@ from typing import Any
 from playwright.sync_api import Page, expect
 
 from tests.admin.browser import Visitor
+from tests.support.sheets import REFERENCES
 from tipbench.admin.panel import HERE
 
 AXE = (Path(str(files("axe_playwright_python"))) / "axe.min.js").read_text(encoding="utf-8")
@@ -179,3 +180,31 @@ def walk_desk(walk: Walk, bench: str) -> None:
     page.get_by_role("button", name="End this sitting").click()
     expect(page.get_by_test_id("outcome")).to_be_visible()
     walk.look("judged")
+
+
+def press_scores(page: Page) -> None:
+    """Scores the item on the screen with the keyboard; anchors get what they deserve."""
+    deserved = REFERENCES.get(page.get_by_test_id("tip").inner_text(), {})
+    for scale in page.locator("fieldset[data-scale]").all():
+        wanted = str(deserved.get(scale.get_attribute("data-scale") or "", 3))
+        # One key a frame is heard. Waited for before the key: the last one may lead to another page.
+        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        page.keyboard.press(wanted)
+
+
+def press_one_item(page: Page) -> None:
+    """The same, and waits until the next one is there."""
+    before = page.get_by_test_id("progress").inner_text()
+    press_scores(page)
+    expect(page.get_by_test_id("progress")).not_to_have_text(before)
+
+
+def finish(visitor: Visitor) -> None:
+    """Judges to the end and closes the sitting."""
+    page = visitor.page
+    while page.get_by_test_id("tip").count():
+        press_one_item(page)
+    page.get_by_role("button", name="Close the sitting").click()
+    expect(page.get_by_test_id("outcome")).to_be_visible()
+    shoot(page, "closed-1280-light")
+    assert page.get_by_test_id("outcome").inner_text() == "accepted"

@@ -1,8 +1,15 @@
 """Stored cells made by hand: the reading rule and the block builder need no server."""
 
-from tipbench.records import CellFacts, content_hash
+from typing import Any
+
+from tipbench.pack import builtin_pack
+from tipbench.records import CellFacts, Rubric, Verdict, content_hash
 from tipbench.tracking.cells import StoredCell
+from tipbench.tracking.evidence import GivenVerdict
 from tipbench.tracking.runs import Run
+from tipbench.tracking.sittings import Closed, SittingFacts, StoredSitting
+
+RUBRIC = builtin_pack().rubric
 
 
 def make_cell(
@@ -43,3 +50,27 @@ def make_cell(
         metrics={},
     )
     return StoredCell(run=run, facts=facts, retired=False)
+
+
+def rubric_of(_: StoredCell) -> Rubric:
+    return RUBRIC
+
+
+def sitting(token: str, *, tier: Any, drawn: Any, judge: str) -> StoredSitting:
+    facts = SittingFacts(
+        token=token, tier=tier, judge_kind="human", rubric="tip-v1", rubric_hash="r", pack_hash="p",
+        drawn=drawn, order_seed=1, expires_ms=0, items=1, anchors=0, blocks=1,
+    )  # fmt: skip
+    return StoredSitting(make_cell(model="x").run, facts, "accepted", judge, Closed(), (1,))
+
+
+LAZY = sitting("lazy", tier="lazy", drawn="block", judge="anna")
+
+
+def given(cell: StoredCell, sitting: StoredSitting, slot: int, total: int) -> GivenVerdict:
+    """A verdict with this sum over the three scales."""
+    low, more = divmod(total, 3)
+    scores = {scale.name: low + (place < more) for place, scale in enumerate(RUBRIC.scales)}
+    flags = {flag.name: False for flag in RUBRIC.flags}
+    verdict = Verdict(slot=slot, block=0, drawn=sitting.facts.drawn, scores=scores, flags=flags)
+    return GivenVerdict(cell, sitting, verdict)

@@ -6,8 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from tests.judging.cells import make_cell
-from tests.judging.test_spots import LAZY, RUBRIC, given, rubric_of, sitting
+from tests.judging.cells import LAZY, RUBRIC, given, make_cell, rubric_of, sitting
 from tipbench.flags import compute_flags
 from tipbench.judging.closing import Said, examine_sitting
 from tipbench.judging.noise import read_noise

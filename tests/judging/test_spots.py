@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Cli
 from tests.judging.auto_asking import auto, cells_of
-from tests.judging.cells import make_cell
+from tests.judging.cells import LAZY, given, make_cell, rubric_of, sitting
 from tests.judging.counting_judge import CountingJudge
 from tests.judging.scripted import collect_scripted, fill_with, same
 from tests.support.sheets import REFERENCES, sections
@@ -19,43 +19,17 @@ from tipbench.judging.handout import Request
 from tipbench.judging.live import LiveJudging
 from tipbench.judging.phase import Judging
 from tipbench.judging.spots import draw_spots, measure_disagreement
-from tipbench.pack import builtin_pack
-from tipbench.records import Rubric, Verdict
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
-from tipbench.tracking.cells import StoredCell
 from tipbench.tracking.evidence import Evidence, GivenVerdict
-from tipbench.tracking.sittings import Answer, Closed, SittingFacts, StoredSitting
+from tipbench.tracking.sittings import Answer
 
-RUBRIC = builtin_pack().rubric
 ARMS, SCENARIOS, SLOTS = ("a", "b", "c"), range(4), range(3)
-
-
-def rubric_of(_: StoredCell) -> Rubric:
-    return RUBRIC
-
-
-def sitting(token: str, *, tier: Any, drawn: Any, judge: str) -> StoredSitting:
-    facts = SittingFacts(
-        token=token, tier=tier, judge_kind="human", rubric="tip-v1", rubric_hash="r", pack_hash="p",
-        drawn=drawn, order_seed=1, expires_ms=0, items=1, anchors=0, blocks=1,
-    )  # fmt: skip
-    return StoredSitting(make_cell(model="x").run, facts, "accepted", judge, Closed(), (1,))
 
 
 AUTO = sitting("auto", tier="auto", drawn="all", judge="haiku")
 AGAIN = sitting("again", tier="auto", drawn="all", judge="other")
-LAZY = sitting("lazy", tier="lazy", drawn="block", judge="anna")
 SPOT = sitting("spot", tier="lazy", drawn="spot", judge="bert")
-
-
-def given(cell: StoredCell, sitting: StoredSitting, slot: int, total: int) -> GivenVerdict:
-    """A verdict with this sum over the three scales."""
-    low, more = divmod(total, 3)
-    scores = {scale.name: low + (place < more) for place, scale in enumerate(RUBRIC.scales)}
-    flags = {flag.name: False for flag in RUBRIC.flags}
-    verdict = Verdict(slot=slot, block=0, drawn=sitting.facts.drawn, scores=scores, flags=flags)
-    return GivenVerdict(cell, sitting, verdict)
 
 
 def make_evidence(*, lenient: str = "b", doubles: tuple[GivenVerdict, ...] = ()) -> Evidence:

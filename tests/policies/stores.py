@@ -1,9 +1,11 @@
 """Stores for tests: every kind of them, opened and opened again."""
 
+import resource
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -124,3 +126,14 @@ def rewarded(decision: Decided, reward: float = 1.0, *, user: str = "", policy: 
         decision=decision.id,
         reward=reward,
     )
+
+
+@contextmanager
+def no_file_above(size: int) -> Generator[None]:
+    """A full disk: no file may grow beyond this size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -1,16 +1,13 @@
 """What only files promise: one process, a log that survives, snapshots that are never trusted blindly."""
 
-import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.policies.stores import decided, open_files, rewarded
+from tests.policies.stores import decided, no_file_above, open_files, rewarded
 from tipbench.errors import NewerSchema
 from tipbench.policies.file_store import FileStore
 from tipbench.policies.refusals import StoreInUse, StoreUnavailable
@@ -191,16 +188,6 @@ def test_a_reset_lasts_whatever_is_left_of_the_snapshots(files: Path) -> None:
     assert (again.read("user 1", "egreedy-v1").epoch, again.read("user 1", "egreedy-v1").decisions) == (1, 0)
     assert find_differences(again) == (3, [])
     again.close()
-
-
-@contextmanager
-def no_file_above(size: int) -> Generator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_on_a_full_disk_nothing_is_acknowledged_and_nothing_acknowledged_is_lost(files: Path) -> None:

@@ -1,9 +1,15 @@
 """Evidence made by hand: the board needs no server."""
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 
 from tests.judging.cells import make_cell
 from tipbench.pack import builtin_pack
+from tipbench.ranking.details import Details, Side
+from tipbench.ranking.gate_reasons import GateReasons
+from tipbench.ranking.judges import compare_judges, list_closed_sittings
+from tipbench.ranking.records import Report
+from tipbench.ranking.standings import make_report
 from tipbench.records import Verdict
 from tipbench.tracking.auto_sittings import GRADE_TAG, JudgeGrade
 from tipbench.tracking.cells import StoredCell
@@ -93,3 +99,84 @@ def _give(
                 if level is not None:
                     verdict = make_verdict(slot, level, block=place * 10 + slot, tier=sitting.facts.tier)
                     yield GivenVerdict(cells[arm, place], sitting, verdict)
+
+
+def report_of(evidence: Evidence) -> Report:
+    return make_report(evidence, experiment="tips", rubric=RUBRIC)
+
+
+def details_of(evidence: Evidence) -> Details:
+    return Details(
+        arms=report_of(evidence),
+        sides={cell.facts.arm: Side(cell.facts.model, cell.facts.prompt) for cell in evidence.cells},
+        sittings=list_closed_sittings(evidence),
+        judges=compare_judges(evidence, RUBRIC),
+        contrasts=(),
+        gate=GateReasons(),
+        made_ms=0,
+    )
+
+
+def levels(mean: dict[str, float], *, scenarios: int = 8, slots: int = 3, seed: int = 0) -> Levels:
+    """Levels around the arm's mean."""
+    rng = random.Random(seed)
+    return {
+        arm: [[max(1, min(5, round(rng.gauss(level, 0.6)))) for _ in range(slots)] for _ in range(scenarios)]
+        for arm, level in mean.items()
+    }
+
+
+def with_noise(found: Levels, *, seed: int = 1) -> Levels:
+    """What a second judge says who mostly agrees."""
+    rng = random.Random(seed)
+    return {
+        arm: [
+            [max(1, min(5, (level or 1) + rng.choice((-1, 0, 0, 0, 1)))) for level in slots]
+            for slots in scenarios
+        ]
+        for arm, scenarios in found.items()
+    }
+
+
+CLEAR = levels({"a": 4.4, "b": 2.5, "c": 2.4})
+
+
+ONE = levels({"a": 4, "b": 3}, scenarios=1)
+CASES: dict[str, tuple[Evidence, str, int]] = {
+    "nothing judged": (make_evidence({"a": [[None]], "b": [[None]]}), "Not decided: judged 0 of 2.", 4),
+    "one verdict": (
+        make_evidence({"a": [[5]], "b": [[None]]}),
+        "Not decided: fewer than two arms have verdicts in common scenarios.",
+        4,
+    ),
+    "one scenario": (make_evidence(ONE), "Not decided yet: 2 of 2 could be first, 0 candidates wait.", 4),
+    "all ties": (
+        make_evidence({arm: [[3, 3]] * 6 for arm in "abc"}),
+        "No winner: 3 of 3 are tied for first.",
+        3,
+    ),
+    "all failures": (
+        make_evidence({"a": [[]], "b": [[]]}),
+        "Not decided: no candidate has a text to judge.",
+        4,
+    ),
+    "all failures, drawn": (
+        make_evidence({arm: [[0, 0]] * 6 for arm in "ab"}),
+        "No winner: 2 of 2 are tied for first.",
+        3,
+    ),
+    "one arm": (
+        make_evidence({"a": [[4, 5]] * 6}),
+        "Not decided: fewer than two arms have verdicts in common scenarios.",
+        4,
+    ),
+    "an arm set aside": (make_evidence({**CLEAR, "late": [[None]] * 8}), "Winner: a+v1", 0),
+    "no verdict, dice refused": (
+        make_evidence(
+            {"a": [[None]]},
+            extra=[make_sitting("dicedicedice", tier="auto", judged_by="dice", state="refused", grade=DICE)],
+        ),
+        "Not decided: judged 0 of 1.",
+        4,
+    ),
+}

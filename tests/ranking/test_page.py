@@ -1,15 +1,14 @@
 """The page in a real browser: nothing is cut, nothing scrolls sideways, nothing is fetched."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
+from tests.admin.browser import find_chromium
 from tests.ranking.conftest import Campaign
-from tests.ranking.evidence import make_evidence
-from tests.ranking.test_standings import CASES, details_of, levels, report_of, with_noise
+from tests.ranking.evidence import CASES, details_of, levels, make_evidence, report_of, with_noise
 from tipbench.ranking.compare import read_bench, read_details
 from tipbench.ranking.page import make_page
 
@@ -30,12 +29,8 @@ CUT = """() => [...document.querySelectorAll("body *")].filter(e => {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = next((found for name in names if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip("no Chromium on this machine")
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=path)
+        opened = playwright.chromium.launch(executable_path=find_chromium())
         yield opened
         opened.close()
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.policies.stores import no_file_above
 from tests.serving.serving_app import ASK, POLICY_PATHS, PROFILE, TIPS, open_client
 from tipbench.serving.active import ActiveFile, ActivePolicy
 from tipbench.serving.signals import read_signals
@@ -203,8 +204,6 @@ def test_more_kinds_than_a_state_keeps_are_refused(client: TestClient) -> None:
 
 
 def test_a_store_that_takes_nothing_is_no_server_error_without_words(tmp_path: Path) -> None:
-    from tests.policies.test_file_store import no_file_above
-
     with open_client(tmp_path) as client:
         client.post("/score/egreedy/v1", json=ASK)
         with no_file_above(len(log_bytes(tmp_path)) + 50):

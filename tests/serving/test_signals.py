@@ -7,7 +7,7 @@ import duckdb
 import pandas  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 
-from tests.policies.test_file_store import no_file_above
+from tests.policies.stores import no_file_above
 from tests.serving.serving_app import ASK, PROFILE, open_client
 from tipbench.serving.signals import Signal, SignalLog, read_signals
 
