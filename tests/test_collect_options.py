@@ -1,5 +1,6 @@
 """What the options of `tipbench collect` change, each seen by its effect."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import Cli
-from tests.engines.fake_ollama import FakeOllama, run_fake_ollama
+from tests.engines.fake_ollama import ANSWER, FakeOllama, run_fake_ollama
 from tests.improve.scripted_server import MODEL, ScriptedServer, run_server
 from tests.support.experiments import SMALL
 from tests.support.small_pack import write_small_pack
+from tipbench.candidates import NO_TIP
 from tipbench.engines.machine_lock import MachineLock
 
 FOREIGN = {"name": "theirs:latest", "digest": "d9", "context_length": 2048}
@@ -106,6 +108,22 @@ def test_the_ollama_server_of_the_flag_is_asked(cli: Cli, ollama: FakeOllama, pa
     assert told.json()["models"] == ["m:latest"]
     nobody = cli("collect", "--models", "m", "--pack", pack, "--ollama-url", "http://127.0.0.1:9")
     assert (nobody.code, "unknown model 'm'" in nobody.err) == (2, True), nobody.err
+
+
+def test_for_programs_every_cell_has_a_line_that_says_why_it_failed_if_it_did(
+    cli: Cli, ollama: FakeOllama, pack: str, experiment_name: str
+) -> None:
+    tips = {"role": "assistant", "content": "1. Take a walk before lunch.\n2. Sleep an hour longer tonight."}
+    ollama.answers = [(200, ANSWER | {"message": tips}), (200, ANSWER)]
+    where = ("--experiment", experiment_name, "--n-scenarios", "2")
+    done = ask_ollama(cli, ollama, pack, *where, "--json")
+    assert done.code == 0, done.out + done.err
+    events = [json.loads(line) for line in done.out.splitlines()]
+    cells = [event for event in events if event["event"] == "cell"]
+    assert [(cell["done"], cell["answered"], cell["failure"]) for cell in cells] == [
+        (1, 2, ""),
+        (2, 0, NO_TIP),
+    ]
 
 
 @pytest.mark.parametrize(("when", "kept"), [("per-model", False), ("every-call", True)])

@@ -1,13 +1,21 @@
 """Who may do what: every route with every role, sessions, tokens, cross-site requests, throttling."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from fastapi.routing import APIRoute
 
 from tests.admin.conftest import HERE, PASSWORD, Site
 from tests.admin.making import routes_of
-from tipbench.admin.accounts import RANK
+from tipbench.admin.accounts import RANK, Accounts
 from tipbench.admin.app import API, PAGES
+from tipbench.admin.credentials import MAX_FAILURES, Credentials, TooManyAttempts
 from tipbench.admin.shield import MAX_BODY
+from tipbench.admin.tables import TABLES
+from tipbench.cli.session import make_stamps
+from tipbench.jobs.opening import open_jobs
+from tipbench.settings import Settings
 
 ROLES = ("nobody", "viewer", "judge", "admin")
 
@@ -17,6 +25,26 @@ def role_of(route: APIRoute) -> str:
     found = [role for each in route.dependant.dependencies if (role := getattr(each.call, "role", None))]
     assert len(found) == 1, f"{route.path} must have one guard"
     return found[0]
+
+
+def test_without_an_admin_only_verdicts_and_tokens_of_ones_own_are_changed() -> None:
+    changing = [
+        (route, method)
+        for route, method, url in routes_of((*API, *PAGES))
+        if method != "GET" and "/sign-" not in url
+    ]
+    assert {
+        f"{method} {route.path}": role for route, method in changing if (role := role_of(route)) != "admin"
+    } == {
+        "POST /api/bench/judging/open/{experiment:name}": "judge",
+        "POST /api/bench/judging/submit/{sitting}/{experiment:name}": "judge",
+        "POST /api/bench/judging/close/{sitting}/{experiment:name}": "judge",
+        "POST /judge/{experiment:name}": "judge",
+        "POST /api/bench/tokens": "viewer",
+        "DELETE /api/bench/tokens/{token}": "viewer",
+        "POST /people/tokens": "viewer",
+        "POST /people/tokens/{token}/revoke": "viewer",
+    }
 
 
 def test_every_route_lets_its_roles_in_and_nobody_else(site: Site) -> None:
@@ -98,6 +126,17 @@ def test_sign_in_is_throttled_per_user(fresh_site: Site) -> None:
     assert [sign_in(fresh_site, password="wrong") for _ in range(5)] == [401] * 5
     assert sign_in(fresh_site) == 429, "even the right password has to wait now"
     assert sign_in(fresh_site, name="the-judge") == 303
+
+
+def test_sign_in_is_throttled_per_address_whatever_the_names(tmp_path: Path) -> None:
+    stamps = replace(make_stamps(), now_ms=lambda: 1_700_000_000_000)
+    database = open_jobs(Settings(home=tmp_path), stamps, more_tables=TABLES).database
+    credentials = Credentials(database, Accounts(database, stamps), stamps)
+    for number in range(4 * MAX_FAILURES):
+        assert credentials.sign_in(f"name{number}", "password123", address="10.0.0.1") is None
+    with pytest.raises(TooManyAttempts):
+        credentials.sign_in("somebody-else", "password123", address="10.0.0.1")
+    assert credentials.sign_in("somebody-else", "password123", address="10.0.0.2") is None
 
 
 def test_tokens_are_shown_once_stored_hashed_and_revocable(fresh_site: Site) -> None:

@@ -5,6 +5,8 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from signal import SIGKILL
+from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ import pytest
 from tests.engines.conftest import make_ollama_engine
 from tests.engines.fake_ollama import ANSWER, SHOWN, FakeOllama, run_fake_ollama
 from tipbench.engines.ollama import OllamaEngine
+from tipbench.engines.ollama_api import OllamaApi
+from tipbench.engines.ollama_residency import Seat, find_left
 from tipbench.errors import (
     EngineBusy,
     EngineUnavailable,
@@ -130,6 +134,24 @@ def test_a_list_of_loaded_models_that_fails_is_asked_for_again(
     with pytest.raises(EngineUnavailable, match="HTTP 500"):
         _ask(engine)
     fake.ps_failures = 0
+
+
+def test_weights_are_not_gone_while_a_process_holds_them_and_one_without_a_server_is_ended(
+    fake: FakeOllama, tmp_path: Path
+) -> None:
+    (tmp_path / "runner").write_text("read until_killed", encoding="utf-8")
+    weights = f"sha256-{tmp_path.name}"
+    seat = Seat(url=fake.url, model="m:latest", digest="d1", context_tokens=512, weights=weights)
+    api = OllamaApi(fake.url)
+    assert (api.ps(), find_left(api, seat)) == ((), "")
+    # A shell under the name of Ollama's runner: what the kernel tells of it is the same.
+    with Popen(
+        ["ollama", "runner", "--model", weights], executable="/bin/sh", cwd=tmp_path, stdin=PIPE
+    ) as runner:
+        left = find_left(api, seat)
+    assert left == f"process {runner.pid} still holds the weights of 'm:latest'"
+    assert runner.returncode == -SIGKILL
+    assert find_left(api, seat) == ""
 
 
 def test_another_context_than_asked_for_is_not_accepted(engine: OllamaEngine, fake: FakeOllama) -> None:

@@ -127,6 +127,13 @@ def test_with_little_evidence_every_outlet_gives_a_clear_answer(case: str) -> No
     assert len(rows) == len(report.standings)
 
 
+def test_a_tie_stands_only_when_no_candidate_waits_for_a_judge() -> None:
+    alike = levels({"a": 3.0, "b": 3.0})
+    judged, waiting = (report_of(make_evidence(found)) for found in (alike, half_judged(alike)))
+    assert (judged.winner, len(judged.ranked), judged.waiting, judged.exit_code) == (None, 2, 0, 3)
+    assert (waiting.winner, len(waiting.ranked), waiting.waiting, waiting.exit_code) == (None, 2, 32, 4)
+
+
 def test_where_there_is_no_interval_nothing_is_made_up() -> None:
     for case in ("one scenario", "one verdict", "one arm"):
         for line in report_of(CASES[case][0]).standings:

@@ -141,6 +141,17 @@ def test_a_read_between_the_transactions_of_a_write_is_made_good(reader: Reader,
     assert "verdict:abc:1" in reader.through_cache()[0].tags
 
 
+def test_what_changed_in_a_run_is_still_there_when_the_change_is_long_past(
+    reader: Reader, tracking: Tracking
+) -> None:
+    run_id = add_run(tracking, reader.experiment)
+    reader.through_cache()
+    reader.rest.tell("runs/log-batch", {"run_id": run_id, "tags": [{"key": "verdict:abc:1", "value": "x"}]})
+    assert "verdict:abc:1" in reader.through_cache()[0].tags
+    reader.forget_overlap()
+    assert "verdict:abc:1" in reader.through_cache()[0].tags
+
+
 def test_a_write_that_was_on_its_way_for_nine_minutes_is_seen(reader: Reader, tracking: Tracking) -> None:
     run_id = add_run(tracking, reader.experiment)
     reader.through_cache()
