@@ -8,7 +8,7 @@ from fastapi.routing import APIRoute
 
 from tests.admin.conftest import HERE, PASSWORD, Site
 from tests.admin.making import routes_of
-from tipbench.admin.accounts import RANK, Accounts
+from tipbench.admin.accounts import MAX_PASSWORD, RANK, Accounts
 from tipbench.admin.app import API, PAGES
 from tipbench.admin.credentials import MAX_FAILURES, Credentials, TooManyAttempts
 from tipbench.admin.shield import MAX_BODY
@@ -101,6 +101,23 @@ def test_a_session_cookie_is_out_of_reach_of_scripts_and_dies_with_the_sign_out(
     site.client.cookies.clear()
     site.client.cookies.update(kept)
     assert site.client.get("/api/bench/me").status_code == 401, "a copied cookie is dead too"
+
+
+def test_a_new_password_ends_every_session_of_the_user(fresh_site: Site) -> None:
+    site = fresh_site
+    assert sign_in(site, name="the-judge") == 303
+    assert site.client.get("/api/bench/me").json()["name"] == "the-judge"
+    site.parts.accounts.set_password("the-judge", "another long password", by="test")
+    assert site.client.get("/api/bench/me").status_code == 401
+    assert sign_in(site, name="the-judge", password="another long password") == 303
+
+
+def test_the_longest_password_lets_its_owner_in_and_its_beginning_does_not(fresh_site: Site) -> None:
+    longest = "a sentence is good. " * (MAX_PASSWORD // 20)
+    assert len(longest) == MAX_PASSWORD
+    fresh_site.parts.accounts.set_password("the-judge", longest, by="test")
+    assert sign_in(fresh_site, name="the-judge", password=longest) == 303
+    assert sign_in(fresh_site, name="the-judge", password=longest[:-1]) == 401
 
 
 @pytest.mark.parametrize(
@@ -200,3 +217,12 @@ def test_strange_hosts_and_big_bodies_are_refused(site: Site) -> None:
     assert big.status_code == 413
     for answered in (answer, big):
         assert "script-src 'self'" in answered.headers["content-security-policy"]
+
+
+def test_a_page_runs_no_script_but_the_panels_own_files(site: Site) -> None:
+    policy = site.client.get("/sign-in").headers["content-security-policy"]
+    sources = {name: given for name, *given in map(str.split, policy.split(";"))}
+    assert sources["default-src"] == ["'none'"]
+    assert sources["script-src"] == ["'self'"]
+    # Either of the two would be asked before `script-src`.
+    assert not sources.keys() & {"script-src-elem", "script-src-attr"}

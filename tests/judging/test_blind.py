@@ -5,17 +5,22 @@ import random
 import re
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.judging.cells import make_cell
+from tests.ranking.evidence import make_sitting
 from tipbench.flags import compute_flags
+from tipbench.judging.backlog import Backlog
 from tipbench.judging.blind import mask_names
 from tipbench.judging.blocks import Member, draw_blocks, split_sections
+from tipbench.judging.handout import make_sittings
 from tipbench.judging.sheet import Desk, Sitting, build_sitting
 from tipbench.pack import builtin_pack
 from tipbench.records import Candidate, Pack
 from tipbench.tracking.cells import StoredCell
+from tipbench.tracking.evidence import Evidence
 
 MODELS = ("smollm2", "qwen2.5:0.5b", "llama3.2:3b", "gemma3:1b")
 SHEETS = 200
@@ -97,6 +102,41 @@ def test_anchors_rest_for_a_judge_who_saw_them(cells: list[StoredCell], pack: Pa
         sitting = build_sitting(section, desk=desk, seen=seen, order_seed=seed)
         assert not seen & set(sitting.anchors)
         recent.append(sitting.anchors)
+
+
+def test_anchors_rest_although_the_judge_has_not_answered_yet(cells: list[StoredCell], pack: Pack) -> None:
+    section = split_sections(draw_blocks(cells, taken={}, limit=3, rng=random.Random(1)))[0]
+    first = build_sitting(section, desk=desk_of(pack), seen=set(), order_seed=1)
+    backlog = backlog_with_open(first, handed_to="anna")
+    drawn = {
+        judge: make_sittings(
+            [section], desk=desk_of(pack), backlog=backlog, judged_by=judge, seeds=lambda: first.order_seed
+        )[0].anchors
+        for judge in ("anna", "bert")
+    }
+    # From the same seed: whoever has seen none gets the same ones.
+    assert drawn["bert"] == first.anchors
+    assert drawn["anna"]
+    assert not set(drawn["anna"]) & set(first.anchors)
+
+
+def backlog_with_open(sitting: Sitting, *, handed_to: str) -> Backlog:
+    """An experiment of which only this sitting is known: it is with a judge."""
+    made = make_sitting(sitting.token, judged_by="", state="open")
+    run = made.run.model_copy(update={"tags": {"tipbench.for": handed_to}})
+    still_open = replace(made, run=run, closed=None, submissions=(), drift=None)
+    evidence = Evidence((), (), (still_open,), (), (), None)
+    return Backlog(evidence, [run], lambda _, __: sitting.key.model_dump_json(), lambda _, __: {}, 1, {})
+
+
+def test_the_same_items_get_other_ids_in_every_sitting(cells: list[StoredCell], pack: Pack) -> None:
+    section = split_sections(draw_blocks(cells, taken={}, limit=3, rng=random.Random(1)))[0]
+    first, second = (
+        {item.id for item in build_sitting(section, desk=desk_of(pack), seen=set(), order_seed=seed).items}
+        for seed in (1, 2)
+    )
+    assert len(first) == len(second)
+    assert not first & second
 
 
 def features(sitting: Sitting) -> list[tuple[bool, dict[str, float]]]:

@@ -103,7 +103,10 @@ def test_the_recency_of_a_kind_is_known_to_the_server(client: TestClient, folder
 
 
 @pytest.mark.parametrize("path", ["/score/egreedy/v1", "/reward/egreedy/v1", "/recommend", "/reset"])
-@pytest.mark.parametrize("token", ["", "Bearer", "Bearer wrong", "Basic a-token-for-tests", "Bearer é"])
+@pytest.mark.parametrize(
+    "token",
+    ["", "Bearer", "Bearer wrong", "Basic a-token-for-tests", "Bearer A-Token-For-Tests", "Bearer é"],
+)
 def test_without_the_token_nothing_is_answered(client: TestClient, path: str, token: str) -> None:
     answer = client.post(path, json=ASK, headers={b"Authorization": token.encode()})
     assert (answer.status_code, answer.json()["error"]) == (401, "no valid token")

@@ -6,13 +6,14 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.copying import ServerData
 from tests.support.fault_proxy import FaultProxy
 from tests.tracking.writing import impatient, make_write
 from tipbench.errors import NewerSchema
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, Run, Tracking, open_tracking
 from tipbench.tracking.rest import Rest
-from tipbench.tracking.searching import search_runs
+from tipbench.tracking.searching import DIGITS, search_runs
 
 
 def restore(tracking: Tracking, run_id: str) -> None:
@@ -145,6 +146,24 @@ def test_more_runs_than_fit_on_a_page_are_all_found(tracking: Tracking, experime
     rest = Rest(tracking.url)
     assert len(search_runs(rest, [experiment.id], page=3)) == 7
     rest.close()
+
+
+def test_more_runs_than_fit_into_a_slice_are_all_found(
+    tracking: Tracking, experiment: Experiment, server_data: ServerData
+) -> None:
+    """Their ids begin alike. MLflow draws them, so copies are put beside it: else it would take hundreds."""
+    first = tracking.deliver(make_write(experiment, artifacts={}))
+    # The first page holds 1, a slice 16; of these one has 17.
+    made = [f"a{digit}{uuid4().hex[2:]}" for digit in f"0{DIGITS}"]
+    with server_data.database() as database:
+        columns = [str(row[1]) for row in database.execute("PRAGMA table_info(runs)")]
+        others = ", ".join(name for name in columns if name != "run_uuid")
+        copied = f"INSERT INTO runs (run_uuid, {others}) SELECT ?, {others} FROM runs WHERE run_uuid = ?"
+        database.executemany(copied, [(run_id, first) for run_id in made])
+    rest = Rest(tracking.url)
+    found = search_runs(rest, [experiment.id], page=1)
+    rest.close()
+    assert sorted(run.run_id for run in found) == sorted([first, *made])
 
 
 def test_filters_are_mlflows_own(tracking: Tracking, experiment: Experiment) -> None:
