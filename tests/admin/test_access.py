@@ -210,6 +210,14 @@ def test_every_change_is_in_the_audit_and_no_secret_is(fresh_site: Site) -> None
     assert "a very long secret" not in audit.text
 
 
+@pytest.mark.parametrize(
+    "host",
+    ["localhost.evil.example", "evil.localhost", "127.0.0.1.evil.example", "localhostile:80"],
+)
+def test_a_name_that_only_holds_one_of_ours_is_refused(site: Site, host: str) -> None:
+    assert site.client.get("/api/bench/me", headers={"Host": host}).status_code == 421
+
+
 def test_strange_hosts_and_big_bodies_are_refused(site: Site) -> None:
     answer = site.client.get("/api/bench/me", headers={"Host": "evil.example"})
     assert answer.status_code == 421

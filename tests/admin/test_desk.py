@@ -5,7 +5,9 @@ from urllib.parse import quote
 import pytest
 
 from tests.admin.conftest import HERE, PASSWORD, Site
+from tests.admin.making import routes_of
 from tests.support.sheets import REFERENCES
+from tipbench.admin.app import PAGES
 from tipbench.judging.live import LiveSitting
 
 
@@ -54,6 +56,20 @@ def test_the_page_names_what_is_missing_and_what_is_not_open(
     stored = client.post(place, data={"sitting": token, "item": item.id, **scores}, headers=HERE)
     assert stored.status_code == 303
     assert look(fresh_site, token, judged).answers[item.id].scores == dict.fromkeys(item.scores, 3)
+
+
+@pytest.mark.usefixtures("token")
+def test_whoever_has_an_open_sitting_sees_no_page_of_its_experiment_but_the_desk(
+    fresh_site: Site, judged: str
+) -> None:
+    client, name = fresh_site.client, quote(judged, safe="")
+    client.post("/sign-in", data={"name": "the-judge", "password": PASSWORD}, headers=HERE)
+    gets = [route.path for route, method, _ in routes_of(PAGES) if method == "GET"]
+    pages = [path for path in gets if "{experiment:name}" in path and not path.startswith("/judge/")]
+    assert "/side/{experiment:name}" in pages
+    for path in pages:
+        answer = client.get(path.replace("{experiment:name}", name).replace("{run}", "none"))
+        assert (answer.status_code, "open sitting" in answer.text) == (403, True), path
 
 
 def test_what_is_sent_again_after_the_close_is_noted_once(fresh_site: Site, judged: str, token: str) -> None:

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.scripted import make_model
 from tipbench.engines.machine import available_memory_bytes, count_cores
+from tipbench.engines.memory import check_memory
+from tipbench.errors import EngineUnavailable
 
 GIB = 2**30
 MEMINFO = "MemTotal:       16000000 kB\nMemAvailable:    4194304 kB\n"
@@ -55,6 +58,12 @@ def test_a_container_limit_counts_without_its_file_cache(root: Path) -> None:
 
 def test_a_machine_that_says_nothing_has_unknown_memory(tmp_path: Path) -> None:
     assert available_memory_bytes(root=tmp_path) is None
+
+
+def test_a_context_that_does_not_fit_is_refused_beside_small_weights() -> None:
+    small = make_model("small").model_copy(update={"size_bytes": 0})
+    with pytest.raises(EngineUnavailable, match=r"needs 1048576\.5 GiB.*weights 0\.0, context 1048576\.0"):
+        check_memory(small, kv_bytes=2**20 * GIB)
 
 
 def _write(path: Path, text: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.conftest import SCRIPT, AtOnce, Bench
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tipbench.cli.session import make_stamps
 from tipbench.errors import UsageError
 from tipbench.jobs.dispatcher import Dispatcher, LocalProcess
@@ -126,9 +126,12 @@ def test_of_many_workers_at_once_exactly_one_runs_the_job(bench: Bench, tmp_path
 
 
 def test_cancel_is_written_first_and_ends_everything_the_command_started(bench: Bench) -> None:
+    # The command hears the interrupt; its child inherits deafness to it and would sleep on.
     program = (
-        "import subprocess, sys, time;"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
+        "import signal, subprocess, time;"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        f"child = subprocess.Popen(['sleep', '{2 * PATIENCE_SECONDS:g}']);"
+        "signal.signal(signal.SIGINT, signal.default_int_handler);"
         "print('child', child.pid, flush=True); time.sleep(60)"
     )
     job = bench.add(program)

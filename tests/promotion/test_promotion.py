@@ -29,11 +29,11 @@ WHY = "because the test says so"
 
 @pytest.fixture(scope="module")
 def arms(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    """Two models with one prompt, collected once; every test takes a pack name of its own."""
+    """Three models with one prompt, collected once; every test takes a pack name of its own."""
     home = tmp_path_factory.mktemp("arms")
     pack = make_pack(f"pack-{uuid4().hex[:8]}", scenarios=1, prompts=("v3",))
     with open_tracking(Settings(home=home, mlflow_url=mlflow_url)) as tracking:
-        return Campaign(tracking, home, {"m1": 7.0, "m2": 9.0}, pack=pack).collect()
+        return Campaign(tracking, home, {"m1": 7.0, "m2": 9.0, "m3": 11.0}, pack=pack).collect()
 
 
 @pytest.fixture
@@ -106,6 +106,13 @@ def test_a_champion_again_has_its_old_version(fresh: Campaign, mlflow_url: str) 
         crown(fresh, name)
     assert official(mlflow_url, fresh)[::2] == (1, [1, 2])
     assert roll_back(fresh).arm == "m2+v3"
+
+
+def test_a_second_rollback_goes_back_further_not_to_whom_the_first_one_removed(fresh: Campaign) -> None:
+    for name in ("m1+v3", "m2+v3", "m3+v3"):
+        crown(fresh, name)
+    assert [roll_back(fresh).arm, roll_back(fresh).arm] == ["m2+v3", "m1+v3"]
+    assert settled(fresh).arm.name == "m1+v3"
 
 
 def test_of_two_at_once_one_wins_and_the_other_is_told_who(fresh: Campaign, mlflow_url: str) -> None:

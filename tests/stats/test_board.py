@@ -33,6 +33,18 @@ def test_everything_judged_gives_the_plain_mean_whatever_the_auto_judge_says() -
         assert board.estimate[arm] == pytest.approx(np.mean(scores), abs=1e-9)
 
 
+def test_a_scenario_counts_once_however_often_it_was_judged() -> None:
+    # Arm a is ahead by the mean over scenarios, arm b by the mean over verdicts.
+    verdicts = {("a", 0): [4.0] * 3, ("a", 1): [14.0], ("b", 0): [8.0] * 3, ("b", 1): [8.0]}
+    board = leaderboard(
+        Score(arm, scenario, candidate, lazy=value)
+        for (arm, scenario), values in verdicts.items()
+        for candidate, value in enumerate(values)
+    )
+    assert board.estimate == {"a": 9.0, "b": 8.0}
+    assert next(iter(board.estimate)) == "a"
+
+
 def test_the_estimates_and_errors_follow_the_formulas_of_the_method() -> None:
     random = np.random.default_rng(5)
     values = random.normal(10.0, 2.0, (5, 7))
