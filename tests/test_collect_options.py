@@ -47,6 +47,14 @@ def test_diversity_is_another_content_and_can_be_switched_off_again(
     assert plan(cli, *where, "--no-diversity")["stored"] == 2
 
 
+def test_another_seed_number_of_tips_or_temperature_is_another_content(
+    cli: Cli, collected: str, base: tuple[str, Path]
+) -> None:
+    where = ("--pack", str(base[1]), "--experiment", collected)
+    others = ((), ("--seed", "1"), ("--n-tips", "4"), ("--temperature", "0.1"))
+    assert [plan(cli, *where, *other)["stored"] for other in others] == [2, 0, 0, 0]
+
+
 def test_diversity_asks_the_model_for_angles_that_differ(
     cli: Cli, pack: str, experiment_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

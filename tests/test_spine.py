@@ -111,6 +111,20 @@ def test_what_is_with_a_judge_is_handed_to_nobody_else(cli: Cli, collected: str)
     assert sum(sitting["items"] for sitting in status["sittings"]) == status["candidates"]
 
 
+def test_what_is_with_a_judge_stays_there_while_others_of_its_cells_are_judged(cli: Cli, filled: str) -> None:
+    def hand_out(name: str, *limit: str) -> list[str]:
+        cli.ok("judge", "--experiment", filled, "--export", name, *limit)
+        texts = [item["text"] for section in sections(Path(name)) for item in section["items"]]
+        return [text for text in texts if text not in REFERENCES]
+
+    judged = hand_out("judged.json", "--blocks", "2")
+    judge_soundly(Path("judged.json"))
+    cli.ok("judge", "--apply", "judged.json")
+    handed_out = [judged, hand_out("one.json", "--blocks", "2"), hand_out("two.json")]
+    assert [len(texts) for texts in handed_out] == [2, 2, 2], "one of every cell each time"
+    assert len({text for texts in handed_out for text in texts}) == 6
+
+
 def test_a_partly_filled_section_stays_open_until_it_is_complete(cli: Cli, collected: str) -> None:
     cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
     fill(Path("sheet.json"), items=2)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.engines.conftest import make_ollama_engine
 from tests.engines.fake_ollama import ANSWER, SHOWN, FakeOllama, run_fake_ollama
+from tipbench.engines.machine_lock import MachineLock
 from tipbench.engines.ollama import OllamaEngine
 from tipbench.engines.ollama_api import OllamaApi
 from tipbench.engines.ollama_residency import Seat, find_left
@@ -209,6 +210,15 @@ def test_no_server_is_no_models_but_a_clear_error_by_name(tmp_path: Path) -> Non
         with pytest.raises(EngineUnavailable, match="no Ollama server at") as caught:
             engine.find_model("m")
     assert caught.value.hint == "Start it with: ollama serve"
+
+
+def test_a_server_on_this_machine_takes_the_lock_of_the_machine(
+    engine: OllamaEngine, fake: FakeOllama, tmp_path: Path
+) -> None:
+    machine = MachineLock(tmp_path / "engine.lock", holder="the embedded engine", wait=False, report=print)
+    with machine.hold("a model"), pytest.raises(EngineBusy, match="the embedded engine"):
+        _ask(engine)
+    assert not fake.asked
 
 
 def test_on_another_machine_other_clients_stop_the_run(

@@ -88,6 +88,18 @@ def test_a_clear_case_has_a_winner_and_separate_ranks() -> None:
     assert board.rank_sets == {"arm0": (1, 1), "arm1": (2, 2), "arm2": (3, 3)}
 
 
+@pytest.mark.parametrize(("lead", "tied"), [(2.3, 12), (3.5, 1)])
+def test_an_arm_is_left_out_of_the_first_place_only_over_all_comparisons_together(
+    lead: float, tied: int
+) -> None:
+    """The first of twelve arms leads by so many standard errors: always enough for one pair by itself."""
+    noise = np.array([np.roll([1.0, -1.0] * 6, arm) for arm in range(12)])
+    error = np.sqrt(2.0 / 12 * (noise**2).sum() / 11**2)
+    board = leaderboard(judged((noise + 10.0 + lead * error * (np.arange(12) == 0)[:, None]).tolist()))
+    assert board.pairs["arm0", "arm1"].low > 0.0
+    assert len(board.tied_for_first) == tied
+
+
 def test_any_object_with_the_attributes_will_do() -> None:
     records: list[Any] = [
         SimpleNamespace(arm=g, scenario=s, candidate=0, auto=None, lazy=10.0 + g + (g * s) % 3, sitting=None)

@@ -26,11 +26,17 @@ from tests.tracking.writing import TEXTS, make_write
 from tipbench.cli.backup import command as backup_command
 from tipbench.cli.restore import command as restore_command
 from tipbench.errors import BackupError, NewerSchema, TipbenchError, TrackingError, UsageError
-from tipbench.tracking import Run, Tracking
+from tipbench.tracking import Experiment, Run, Tracking
 from tipbench.tracking.archive import check_archive, unpack_archive
 from tipbench.tracking.backup import back_up
-from tipbench.tracking.journal import count_waiting
-from tipbench.tracking.managed_files import managed_folder, managed_name, read_server_file
+from tipbench.tracking.journal import Event, Journal, count_waiting, journal_folder
+from tipbench.tracking.managed_files import (
+    ServerFile,
+    managed_folder,
+    managed_name,
+    read_server_file,
+    write_server_file,
+)
 from tipbench.tracking.opening import open_managed_folder
 from tipbench.tracking.pace import Pace
 from tipbench.tracking.rest import Rest
@@ -40,6 +46,7 @@ NOW = datetime(2026, 11, 16, 12, 0, 0, tzinfo=UTC)
 NOWHERE = "http://127.0.0.1:9"
 
 CHANGES = frozenset({"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"})
+LOOKS = frozenset({"open", "os.scandir", "os.listdir", "sqlite3.connect"})
 
 
 @dataclass(frozen=True)
@@ -173,6 +180,62 @@ def test_what_a_backup_refers_to_is_in_it_although_writers_wrote(backup: Path, t
     for (uri,) in complete:
         folder = tmp_path / "artifacts" / uri.removeprefix("mlflow-artifacts:/")
         assert {name: (folder / name).read_text() for name in TEXTS} == TEXTS
+
+
+def back_up_while_delivering(home: Path, target: Path, *, at: int) -> bool:
+    """Backs up in a process that delivers what waits at its n-th look at the data; whether it came to that.
+
+    Delivered as the courier does it: first it is in the database, then its journal is removed.
+    """
+    child = os.fork()
+    if child:
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert ended in {0, 7}
+        return ended == 0
+    looks = 0
+
+    def deliver(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal looks
+        looks += event in LOOKS and str(arguments[0]).startswith(str(home))
+        if looks == at:
+            looks += 1
+            with closing(sqlite3.connect(managed_folder(home) / "mlflow.db")) as database, database:
+                database.execute("CREATE TABLE delivered (attempt)")
+            for journal in (home / "journal").rglob("*.jsonl"):
+                journal.unlink()
+
+    status = 1
+    try:
+        sys.addaudithook(deliver)
+        back_up(home, target, now=NOW)
+        status = 0 if looks > at else 7
+    finally:
+        os._exit(status)
+
+
+def test_a_write_that_is_delivered_while_a_backup_is_made_is_in_it(tmp_path: Path) -> None:
+    nowhere = Experiment(id="1", name="", uid="", artifact_location="")
+    looks = 0
+    delivered = True
+    while delivered:
+        looks += 1
+        home, target, out = (tmp_path / f"{kind}-{looks}" for kind in ("home", "backup", "out"))
+        managed_folder(home).mkdir(parents=True)
+        write_server_file(managed_folder(home), ServerFile(server_id="mine"))
+        sqlite3.connect(managed_folder(home) / "mlflow.db").close()
+        name = managed_name("mine")
+        left = Journal.create(journal_folder(home, name), name="left", server=name)
+        left.append(Event(kind="write", write=make_write(nowhere)))
+        left.close(finished=False)
+
+        delivered = back_up_while_delivering(home, target, at=looks)
+
+        manifest = check_archive(target)
+        unpack_archive(target, manifest, out)
+        with closing(sqlite3.connect(out / "mlflow.db")) as database:
+            is_stored = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'delivered'").fetchone()
+        assert is_stored or "journal/left.jsonl" in manifest.files, f"lost at look {looks}"
+    assert looks > 5
 
 
 def test_a_backup_is_not_overwritten_and_not_put_where_it_reads(saved: Saved, backup: Path) -> None:

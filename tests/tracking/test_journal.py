@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tipbench.tracking import Experiment, Tracking, open_tracking
 from tipbench.tracking.journal import Event, Journal, count_waiting_in, left_over_journals
 from tipbench.tracking.write import prepare_write
 
+NOWHERE = "http://127.0.0.1:9"
 SUBMIT_AND_WAIT = """
 import sys, time
 from pathlib import Path
@@ -86,6 +88,25 @@ def test_what_a_killed_process_submitted_is_delivered_by_the_next_one(
     assert len(attempts) == len(set(attempts)), "nothing is doubled"
     assert len(attempts) >= 3
     assert {run.status for run in runs} == {"FINISHED"}
+
+
+def test_a_write_is_on_disk_before_it_counts_as_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: dict[int, int] = {}
+
+    def note(descriptor: int, sync: Callable[[int], None] = os.fsync) -> None:
+        sync(descriptor)
+        file = os.fstat(descriptor)
+        synced[file.st_ino] = file.st_size
+
+    monkeypatch.setattr(os, "fsync", note)
+    somewhere = Experiment(id="1", name="", uid="", artifact_location="")
+    with impatient(NOWHERE, tmp_path, tries=1) as tracking:
+        for _ in range(2):
+            tracking.submit(make_write(somewhere))
+            (journal,) = journals(tmp_path)
+            assert synced[journal.stat().st_ino] == journal.stat().st_size
 
 
 def test_the_journal_of_a_living_process_is_left_alone(
