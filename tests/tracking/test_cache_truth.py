@@ -17,6 +17,7 @@ from subprocess import Popen
 import pytest
 
 from tests.conftest import Cli
+from tests.support.experiments import SMALL
 from tests.support.official import MlflowClient
 from tests.support.waiting import eventually
 from tests.tracking.writing import make_write
@@ -284,10 +285,15 @@ def test_searches_with_small_pages_lose_nothing_while_runs_are_deleted_and_judge
     assert len(runs) == 40
 
 
-def test_collect_leaves_its_cells_in_the_cache(cli: Cli, collected: str, tracking: Tracking) -> None:
+def test_collect_leaves_its_cells_in_the_cache(
+    cli: Cli, base: tuple[str, Path], experiment_name: str, tracking: Tracking
+) -> None:
+    where = ("--pack", str(base[1]), "--experiment", experiment_name)
+    cli.ok(*SMALL, *where, "--reuse-from", base[0])
     caches = [RunCache(path).read() for path in (cli.home / "cache").glob("*.db")]
     cached = {run_id for known in caches if known for run_id in known.runs}
-    stored = ids(tracking.search_runs([tracking.find_experiment(collected).id]))
+    stored = ids(tracking.search_runs([tracking.find_experiment(experiment_name).id]))
+    assert len(stored) == 3
     assert stored <= cached
     assert len(stored) == 3, "the pack and two cells"
 
