@@ -4,25 +4,24 @@ import json
 import random
 import re
 import statistics
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tests.judging.cells import make_cell
+from tests.judging.desks import MODELS, desk_of
 from tests.ranking.evidence import make_sitting
 from tipbench.flags import compute_flags
 from tipbench.judging.backlog import Backlog
 from tipbench.judging.blind import mask_names
-from tipbench.judging.blocks import Member, draw_blocks, split_sections
+from tipbench.judging.blocks import draw_blocks, split_sections
 from tipbench.judging.handout import make_sittings
-from tipbench.judging.sheet import Desk, Sitting, build_sitting
+from tipbench.judging.sheet import Sitting, build_sitting
 from tipbench.pack import builtin_pack
-from tipbench.records import Candidate, Pack
+from tipbench.records import Pack
 from tipbench.tracking.cells import StoredCell
 from tipbench.tracking.evidence import Evidence
 
-MODELS = ("smollm2", "qwen2.5:0.5b", "llama3.2:3b", "gemma3:1b")
 SHEETS = 200
 
 
@@ -46,25 +45,6 @@ def cells(pack: Pack) -> list[StoredCell]:
         for prompt in pack.prompts
         for scenario in pack.scenarios[:4]
     ]
-
-
-def candidate_of(pack: Pack) -> Callable[[Member], Candidate]:
-    def make(member: Member) -> Candidate:
-        text = f"Start with the first task for {member.slot + 3} minutes, then take a short break."
-        return Candidate(slot=member.slot, text=text, flags=compute_flags(text, pack.rubric))
-
-    return make
-
-
-def desk_of(pack: Pack) -> Desk:
-    hash_of = {scenario.id: scenario.hash for scenario in pack.scenarios}
-    return Desk(
-        rubric=pack.rubric,
-        scenarios={scenario.hash: scenario for scenario in pack.scenarios},
-        anchors=tuple(a.model_copy(update={"scenario": hash_of[a.scenario]}) for a in pack.anchors),
-        candidate_of=candidate_of(pack),
-        models=MODELS,
-    )
 
 
 def build(cells: list[StoredCell], pack: Pack, seed: int) -> Sitting:
