@@ -162,6 +162,16 @@ def test_a_write_arrives_once_whatever_happens_to_one_of_its_requests(
     assert list((tmp_path / "other").rglob("*.jsonl")) == []
 
 
+def test_a_run_whose_create_lost_its_reply_is_adopted_and_no_second_one_is_left_open(
+    proxy: FaultProxy, tracking: Tracking, experiment: Experiment, tmp_path: Path
+) -> None:
+    proxy.plan = Plan(fault="reply_lost", at=0, only="create")
+    with impatient(proxy.url, tmp_path / "other") as through_proxy:
+        run_id = through_proxy.deliver(make_write(experiment))
+    assert len(proxy.struck) == 1
+    assert [run.run_id for run in tracking.search_runs([experiment.id])] == [run_id]
+
+
 def test_deliveries_of_the_same_facts_that_meet_in_the_database_all_end_well(
     tracking: Tracking, experiment: Experiment, mlflow_url: str, tmp_path: Path
 ) -> None:
