@@ -20,7 +20,7 @@ from tests.promotion.campaign import Campaign, judge_sheet, levelled_engine
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.official import read_facts
 from tests.support.small_pack import MAX_TOKENS, write_small_pack
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually, stop_process
 from tipbench.cli.session import make_stamps
 from tipbench.collect import Store, collect_cells, plan_collect
 from tipbench.engines.llamacpp_process import CHILD
@@ -192,7 +192,7 @@ class StoppingProxy(FaultProxy):
 
     def next_fault(self, line: str) -> Fault:
         for child in find_engines_of(self.command.result(PATIENCE_SECONDS)):
-            os.kill(child, signal.SIGSTOP)
+            stop_process(child)
             self.stopped.add(child)
         return super().next_fault(line)
 

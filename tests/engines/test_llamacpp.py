@@ -11,6 +11,7 @@ from threading import Timer
 import pytest
 
 from tests.engines.conftest import OpenEngine
+from tests.support.waiting import stop_process
 from tipbench.engines.llamacpp import LlamaCppEngine
 from tipbench.engines.machine_lock import MachineLock
 from tipbench.errors import EngineBusy, EngineUnavailable, ModelRefused
@@ -42,7 +43,7 @@ def test_the_hint_of_an_unknown_model_says_what_there_is(
 def test_a_killed_child_stops_the_run_and_says_what_to_do(engine: LlamaCppEngine, smollm2: Model) -> None:
     with engine.load(smollm2) as model:
         # Stopped first, so that the kill certainly meets an unfinished generation.
-        os.kill(model.process_id, signal.SIGSTOP)
+        stop_process(model.process_id)
         killer = Timer(0.3, os.kill, (model.process_id, signal.SIGKILL))
         killer.start()
         with pytest.raises(EngineUnavailable, match="SIGKILL") as caught:
@@ -86,7 +87,7 @@ def test_the_lock_outlives_a_killed_parent_until_the_weights_are_gone(
 ) -> None:
     child = _read_child(user)
     # A stopped child cannot go away: the lock must wait for it.
-    os.kill(child, signal.SIGSTOP)
+    stop_process(child)
     user.kill()
     user.wait()
     lock = MachineLock(tmp_path / "engine.lock", holder="the next", wait=False, report=print)

@@ -1,8 +1,10 @@
 """Waiting for what happens elsewhere: one patience for all tests, and one loop that looks again."""
 
 import os
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -26,3 +28,22 @@ def eventually(
         assert time.monotonic() < end, f"in {seconds:g} s it did not happen that {what}"
         time.sleep(every)
     return seen
+
+
+def stop_process(process_id: int) -> None:
+    """Stops it with all its threads, and waits until they stand.
+
+    As long as one thread still runs, a deadly signal that comes after SIGSTOP ends the process at once; later
+    it waits for SIGCONT.
+    """
+    os.kill(process_id, signal.SIGSTOP)
+    threads = Path(f"/proc/{process_id}/task")
+    eventually(lambda: all(_stands(thread) for thread in threads.iterdir()), "all threads stand", every=0.005)
+
+
+def _stands(thread: Path) -> bool:
+    try:
+        state = (thread / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True  # It has ended.
+    return state in {"T", "Z", "X"}
