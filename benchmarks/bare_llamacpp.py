@@ -7,8 +7,7 @@ Prints the seconds from the loaded model to the last answer.
 import sys
 import time
 
-from tipbench.engines.llamacpp_child import answer, make_parameters, xllamacpp
-from tipbench.engines.llamacpp_wire import LoadOrder, Question
+from tipbench.engines.llamacpp.child import LoadOrder, Question, answer, make_parameters, xllamacpp
 
 
 def main() -> None:

@@ -15,15 +15,15 @@ from pathlib import Path
 from random import Random
 
 from tipbench.cli.session import make_stamps
-from tipbench.collect import Store, collect_cells, plan_collect
+from tipbench.collect.run import Store, collect_cells, plan_collect
 from tipbench.grid import Cell
-from tipbench.judging.handout import Request
-from tipbench.judging.phase import Judging
+from tipbench.judging.handout import SittingRequest
+from tipbench.judging.service import Judging
 from tipbench.pack import builtin_pack, parse_pack
 from tipbench.records import Generation, Model, Options, Pack, Sampling
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.opening import open_managed_folder
+from tipbench.tracking.tracking import open_managed_folder
 
 EXPERIMENT = "tip-bench-big"
 MODELS, PROMPTS, TIPS = 8, 5, 5
@@ -128,7 +128,7 @@ def collect_big(tracking: Tracking, *, cells: Sequence[Cell], experiment: str = 
 def judge_big(judging: Judging, *, blocks: int, folder: Path, experiment: str = EXPERIMENT) -> int:
     """Hands so many blocks out, scores them, takes them in; gives how many verdicts count now."""
     path = folder / f"sheet-{time.time_ns()}.json"
-    handout = judging.hand_out(path, Request("scripted-judge", blocks=blocks), experiment=experiment)
+    handout = judging.hand_out(path, SittingRequest("scripted-judge", blocks=blocks), experiment=experiment)
     assert handout is not None
     fill_sheet(path, rng=Random(blocks))
     taken = judging.take_in(path, experiment=experiment, judged_by=None, close=False)

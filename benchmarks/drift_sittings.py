@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 
-from tipbench.flags import compute_flags
+from tipbench.bench.flags import compute_flags
+from tipbench.bench.sittings import Answer, BlindKey, KeyItem
 from tipbench.judging.anchors import anchor_composite, choose_anchors
 from tipbench.judging.closing import Examined, Said, complete_blocks, examine_sitting
 from tipbench.judging.sheet import text_hash
 from tipbench.pack import builtin_pack
 from tipbench.records import Anchor, Pack, Rubric
 from tipbench.stats import Noise
-from tipbench.tracking.sittings import Answer, BlindKey, KeyItem
 
 PACK = builtin_pack()
 REPEAT_SD, REFERENCE_SD = 1.1, 0.45

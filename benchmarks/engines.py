@@ -16,14 +16,14 @@ from tests.engines.ollama_server import SMOLLM2, run_ollama
 from tests.engines.variants import prepare_models
 
 from tipbench.cli.session import make_stamps
-from tipbench.collect import Store, collect_cells, plan_collect
+from tipbench.collect.run import Store, collect_cells, plan_collect
 from tipbench.engines import open_engines
-from tipbench.engines.llamacpp_wire import Question
+from tipbench.engines.llamacpp.child import Question
 from tipbench.engines.machine import count_cores
 from tipbench.grid import Cell, prepare_grid
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
-from tipbench.tracking.opening import open_managed_folder
+from tipbench.tracking.tracking import open_managed_folder
 
 ROUNDS = 3
 

@@ -25,13 +25,13 @@ from typing import cast
 import httpx2
 
 from tipbench.cli.session import make_stamps
-from tipbench.collect import Plan, Store, collect_cells, plan_collect
+from tipbench.collect.run import Plan, Store, collect_cells, plan_collect
 from tipbench.engines import open_engines
 from tipbench.grid import Cell, prepare_grid
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.opening import open_managed_folder
 from tipbench.tracking.runs import Experiment
+from tipbench.tracking.tracking import open_managed_folder
 
 CELLS = 400
 FEW, MANY = 50, 250

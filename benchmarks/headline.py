@@ -13,7 +13,7 @@ from tests.engines.ollama_server import run_ollama
 from tests.support.headline import EMBEDDED, ON_OLLAMA, run_headline
 
 from tipbench.settings import read_settings
-from tipbench.tracking.opening import open_managed_folder
+from tipbench.tracking.tracking import open_managed_folder
 
 
 def main() -> None:

@@ -22,12 +22,11 @@ from tests.stats.bars import all_best
 from tests.stats.simulator import Campaign, Setting
 
 from tipbench.errors import JudgedEnough
-from tipbench.judging.blocks import Block
-from tipbench.judging.choosing import board_scores
-from tipbench.judging.handout import Request, draw_sections
+from tipbench.judging.draw import Block, board_scores
+from tipbench.judging.handout import SittingRequest, draw_sections
 from tipbench.stats import Score, examine_gate, p_best
 from tipbench.stats.batches import CERTAIN
-from tipbench.stats.futility import gate_is_open
+from tipbench.stats.gating import gate_is_open
 from tipbench.stats.scores import read_scores
 
 GOALS = {"clear": 0.75, "close3": 1.05}
@@ -90,7 +89,9 @@ class Running:
         """What the judge phase would hand out next; nothing when it says that it is enough."""
         champion = None if self.champion is None else arm_name(self.champion)
         request = (
-            Request("anna", items=STEP, champion=champion) if self.adaptive else Request("anna", blocks=1)
+            SittingRequest("anna", items=STEP, champion=champion)
+            if self.adaptive
+            else SittingRequest("anna", blocks=1)
         )
         try:
             sections = draw_sections(self.recorded.backlog, request, rng=self.rng)

@@ -27,11 +27,11 @@ from tests.policies.killing import free_port
 from tests.ranking.campaign import judge_lazily, open_judging
 
 from benchmarks.big_experiment import EXPERIMENT
-from tipbench.admin.parts import make_parts
+from tipbench.admin.deps import make_parts
 from tipbench.cli.session import make_stamps
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
-from tipbench.tracking.opening import open_managed_folder
+from tipbench.tracking.tracking import open_managed_folder
 
 BARE = """
 import sys

@@ -28,7 +28,7 @@ CONNECTIONS = 8
 BARE = """
 import uvicorn
 from fastapi import FastAPI
-from tipbench.serving.records import Scored, ScoreRequest
+from tipbench.policies.serving.records import Scored, ScoreRequest
 app = FastAPI()
 @app.get("/health")
 def health() -> dict[str, str]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.big_experiment import EXPERIMENT
-from tipbench.tracking.opening import open_managed_folder
+from tipbench.tracking.tracking import open_managed_folder
 
 OFFICIAL = """
 import os, sys

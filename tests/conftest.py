@@ -22,10 +22,10 @@ from tests.support.experiments import collect_into
 from tests.support.seeds import VARIABLE, begin_test, seed_of_run, use_seeded_ids
 from tests.support.small_pack import write_small_pack
 from tipbench.cli import main
+from tipbench.files import hold_lock
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.locks import hold_lock
-from tipbench.tracking.opening import open_managed_folder
+from tipbench.tracking.tracking import open_managed_folder
 
 SHARED = "TIPBENCH_TEST_SERVER_HOME"
 """Where the servers live. Set it yourself to keep them over several test runs."""

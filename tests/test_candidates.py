@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tipbench.candidates import (
+from tipbench.bench.flags import compute_flags, count_sentences, count_words, obeys
+from tipbench.collect.candidates import (
     EMPTY_TIP,
     NO_TIP,
-    clean_text,
     measure_diversity,
     parse_candidates,
     split_tips,
 )
-from tipbench.flags import compute_flags, count_sentences, count_words, obeys
+from tipbench.inert import clean_line
 from tipbench.pack import builtin_pack
 from tipbench.records import FlagRule, Rubric
 
@@ -101,7 +101,7 @@ def test_any_text_gives_exactly_the_slots_asked_for(answer: str, n_tips: int) ->
     assert [candidate.slot for candidate in candidates] == list(range(n_tips))
     for candidate in candidates:
         assert candidate.answered == bool(candidate.text)
-        assert clean_text(candidate.text) == candidate.text
+        assert clean_line(candidate.text) == candidate.text
         candidate.text.encode("utf-8")
 
 

@@ -12,8 +12,8 @@ from tests.engines.fake_ollama import ANSWER, FakeOllama, run_fake_ollama
 from tests.improve.scripted_server import MODEL, ScriptedServer, run_server
 from tests.support.experiments import SMALL
 from tests.support.small_pack import write_small_pack
-from tipbench.candidates import NO_TIP
-from tipbench.engines.machine_lock import MachineLock
+from tipbench.collect.candidates import NO_TIP
+from tipbench.engines.lock import MachineLock
 
 FOREIGN = {"name": "theirs:latest", "digest": "d9", "context_length": 2048}
 

@@ -22,17 +22,17 @@ from tests.support.official import read_facts
 from tests.support.small_pack import MAX_TOKENS, write_small_pack
 from tests.support.waiting import PATIENCE_SECONDS, eventually, stop_process
 from tipbench.cli.session import make_stamps
-from tipbench.collect import Store, collect_cells, plan_collect
-from tipbench.engines.llamacpp_process import CHILD
+from tipbench.collect.run import Store, collect_cells, plan_collect
+from tipbench.engines.llamacpp.engine import CHILD
 from tipbench.errors import TrackingUnavailable
-from tipbench.judging.handout import Request
-from tipbench.judging.phase import Judging
+from tipbench.judging.handout import SittingRequest
+from tipbench.judging.service import Judging
 from tipbench.pack import read_pack
 from tipbench.ranking.compare import compare_experiment
 from tipbench.settings import Settings
 from tipbench.tracking import Delivery, open_tracking
-from tipbench.tracking.managed import ManagedFolder
-from tipbench.tracking.pace import Pace
+from tipbench.tracking.client import Pace
+from tipbench.tracking.managed.server import ManagedFolder
 
 IMPATIENT = Pace(first_seconds=0.05, cap_seconds=0.1, tries=3)
 # MLflow itself tries again, for many seconds, to store what its database refuses.
@@ -158,7 +158,7 @@ def test_verdicts_that_the_database_refuses_do_not_count_until_they_are_stored(
     sheet = tmp_path / "sheet.json"
     with open_tracking(small, pace=ONCE) as tracking:
         judging = Judging(tracking, make_stamps(), small.home / "locks")
-        judging.hand_out(sheet, Request("the test"), experiment=small.experiment)
+        judging.hand_out(sheet, SittingRequest("the test"), experiment=small.experiment)
         judge_sheet(sheet)
         _run_sql(
             server,

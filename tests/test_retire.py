@@ -5,9 +5,9 @@ import re
 import pytest
 
 from tests.conftest import Cli
+from tipbench.bench.cells import read_cells
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
-from tipbench.tracking.cells import read_cells
 
 
 def known(cli: Cli, experiment: str, kind: str) -> list[str]:

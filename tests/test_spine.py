@@ -13,12 +13,12 @@ from tests.support.experiments import SMALL, shift_clock
 from tests.support.official import search_official
 from tests.support.sheets import REFERENCES, fill, judge_soundly, sections
 from tests.support.small_pack import write_small_pack
-from tipbench.judging.handout import Request
-from tipbench.judging.phase import Judging
+from tipbench.bench.sittings import LEASE_MS
+from tipbench.judging.handout import SittingRequest
+from tipbench.judging.service import Judging
 from tipbench.pack import read_pack
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking, search_runs
-from tipbench.tracking.sittings import LEASE_MS
 
 
 @pytest.fixture
@@ -333,7 +333,7 @@ def test_an_expired_section_counts_its_complete_blocks(
     cli.ok("judge", "--apply", "sheet.json")
     with open_tracking(settings) as tracking:
         later = Judging(tracking, shift_clock(LEASE_MS + 60_000), cli.home / "locks")
-        later.hand_out(Path("rest.json"), Request("later"), experiment=filled)
+        later.hand_out(Path("rest.json"), SittingRequest("later"), experiment=filled)
         status = later.status(experiment=filled)
     first, second = status.sittings
     assert (first.state, status.judged, second.items) == (state, judged, 6 - judged)

@@ -27,6 +27,30 @@ _HIDDEN = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
 _FORMULA = re.compile(r"(^|[;\n])(\s*)(?=[=+\-@＝＋－＠])")
 
 
+_JOINERS = "\u200c\u200d"  # part of words in some scripts, and of emoji
+
+
+def clean_line(text: str) -> str:
+    """One line without control characters, direction overrides, lone surrogates or double blanks."""
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(_clean_character(character) for character in text)
+    return " ".join(text.split())
+
+
+def _clean_character(character: str) -> str:
+    if character in _JOINERS:
+        return character
+    match unicodedata.category(character):
+        case "Cc":
+            return " " if character.isspace() else ""
+        case "Cf":
+            return ""
+        case "Cs":
+            return "\ufffd"
+        case _:
+            return character
+
+
 def make_inert(text: str, *, limit: int = LIMIT) -> str:
     """The text as it can be shown anywhere: no control byte but newlines, nothing invisible, not too long.
 

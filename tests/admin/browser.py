@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, BrowserContext, Page
 from tests.admin.conftest import PASSWORD
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_SECONDS, eventually
-from tipbench.admin.accounts import Role
-from tipbench.admin.parts import make_parts
+from tipbench.admin.deps import make_parts
+from tipbench.admin.users import Role
 from tipbench.cli.session import make_stamps
 from tipbench.settings import Settings
 

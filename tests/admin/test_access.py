@@ -8,13 +8,19 @@ from fastapi.routing import APIRoute
 
 from tests.admin.conftest import HERE, PASSWORD, Site
 from tests.admin.making import routes_of
-from tipbench.admin.accounts import MAX_PASSWORD, RANK, Accounts
+from tipbench.admin.access import MAX_BODY
 from tipbench.admin.app import API, PAGES
-from tipbench.admin.credentials import MAX_FAILURES, Credentials, TooManyAttempts
-from tipbench.admin.shield import MAX_BODY
-from tipbench.admin.tables import TABLES
+from tipbench.admin.users import (
+    MAX_FAILURES,
+    MAX_PASSWORD,
+    RANK,
+    TABLES,
+    Accounts,
+    Credentials,
+    TooManyAttempts,
+)
 from tipbench.cli.session import make_stamps
-from tipbench.jobs.opening import open_jobs
+from tipbench.jobs.store import open_jobs
 from tipbench.settings import Settings
 
 ROLES = ("nobody", "viewer", "judge", "admin")

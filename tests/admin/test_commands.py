@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.conftest import Cli
-from tipbench.admin.parts import make_parts
+from tipbench.admin.deps import make_parts
 from tipbench.cli.session import make_stamps
 from tipbench.jobs.records import Step
 from tipbench.jobs.store import NewJob

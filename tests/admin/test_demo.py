@@ -20,7 +20,7 @@ from tests.admin.walking import shoot
 from tests.conftest import Cli
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_SECONDS, eventually
-from tipbench.tracking.opening import open_managed_folder
+from tipbench.tracking.tracking import open_managed_folder
 
 expect.set_options(timeout=60_000)
 

@@ -14,7 +14,7 @@ import uvicorn
 from tests.admin.conftest import PASSWORD
 from tests.support.waiting import eventually
 from tipbench.admin.app import make_app
-from tipbench.admin.parts import Parts, make_parts
+from tipbench.admin.deps import Parts, make_parts
 from tipbench.cli.session import make_stamps
 from tipbench.settings import Settings
 

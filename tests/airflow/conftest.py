@@ -17,7 +17,7 @@ from tests.promotion.campaign import make_pack
 from tests.support.airflow_processes import PASSWORD, REPOSITORY, AirflowProcesses, run_airflow
 from tests.support.small_pack import PROMPT, write_small_pack
 from tests.support.waiting import eventually
-from tipbench.jobs.airflow_api import DAG, Airflow, AirflowUnavailable
+from tipbench.jobs.airflow.api import DAG, Airflow, AirflowUnavailable
 
 DRIVE = Path(__file__).parent / "inside" / "drive.py"
 LONG = 1500.0

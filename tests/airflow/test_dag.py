@@ -13,8 +13,8 @@ from tests.airflow.conftest import Bench, drive, migrate
 from tests.support.airflow_processes import REPOSITORY, VENV, AirflowProcesses
 from tests.support.sheets import judge_soundly
 from tests.support.waiting import eventually
+from tipbench.bench.evidence import read_evidence
 from tipbench.tracking import Tracking
-from tipbench.tracking.evidence import read_evidence
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600)]
 

@@ -12,9 +12,9 @@ from tests.airflow.conftest import SCENARIOS, Bench, Stage, drive, migrate
 from tests.engines.weight_watch import WeightWatch
 from tests.support.airflow_processes import AirflowProcesses
 from tests.support.waiting import eventually
-from tipbench.jobs.airflow_api import DAG
+from tipbench.bench.cells import StoredCell, read_cells
+from tipbench.jobs.airflow.api import DAG
 from tipbench.tracking import Tracking
-from tipbench.tracking.cells import StoredCell, read_cells
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600)]
 

@@ -15,10 +15,10 @@ from tests.support.airflow_processes import PASSWORD, AirflowProcesses, run_airf
 from tests.support.postgres import find_programs, run_mlflow_on_postgres
 from tests.support.sheets import judge_soundly
 from tests.support.waiting import eventually
-from tipbench.admin.parts import make_parts
+from tipbench.admin.deps import make_parts
 from tipbench.cli.session import make_stamps
-from tipbench.jobs.airflow_api import DAG, AirflowRefused, Answer
-from tipbench.tracking.opening import open_managed_folder
+from tipbench.jobs.airflow.api import DAG, AirflowRefused, Answer
+from tipbench.tracking.tracking import open_managed_folder
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600)]
 

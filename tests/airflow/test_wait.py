@@ -15,12 +15,12 @@ from tests.promotion.campaign import Campaign, levelled_engine, make_pack
 from tests.support.airflow_processes import find_airflow
 from tests.support.experiments import Where, collect_with
 from tests.support.scripted import ScriptedEngine
+from tipbench.bench.evidence import read_evidence
+from tipbench.bench.sittings import Decision
 from tipbench.errors import GenerationFailed
 from tipbench.promotion.gate import Asked
 from tipbench.settings import GateSettings
 from tipbench.tracking import Tracking
-from tipbench.tracking.evidence import read_evidence
-from tipbench.tracking.sittings import Decision
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1800)]
 

@@ -8,18 +8,15 @@ import pytest
 from tests.engines.ollama_server import SMOLLM2, OllamaServer, run_ollama
 from tests.engines.openai_server import ALIAS, RunningServer, run_server
 from tests.engines.variants import prepare_models
-from tipbench.engines.digests import DigestCache
-from tipbench.engines.llamacpp import LlamaCppEngine, LlamaCppModel, LlamaCppOptions
-from tipbench.engines.machine_lock import MachineLock
-from tipbench.engines.ollama import Foreign, OllamaEngine, OllamaOptions
-from tipbench.engines.ollama_api import OllamaApi
-from tipbench.engines.ollama_loaded import OllamaModel
-from tipbench.engines.ollama_residency import clear_left_behind
-from tipbench.engines.openai_api import Access
-from tipbench.engines.openai_compatible import OpenAiEngine
-from tipbench.engines.openai_key import ApiKey
-from tipbench.engines.openai_model import OpenAiModel
-from tipbench.engines.origins import origin_of
+from tipbench.engines.llamacpp.engine import LlamaCppEngine, LlamaCppModel, LlamaCppOptions
+from tipbench.engines.lock import MachineLock, origin_of
+from tipbench.engines.ollama.api import OllamaApi
+from tipbench.engines.ollama.engine import Foreign, OllamaEngine, OllamaOptions
+from tipbench.engines.ollama.residency import OllamaModel, clear_left_behind
+from tipbench.engines.openai.api import Access, ApiKey
+from tipbench.engines.openai.engine import OpenAiEngine
+from tipbench.engines.openai.model import OpenAiModel
+from tipbench.engines.weights import DigestCache
 from tipbench.records import Model
 
 OpenEngine = Callable[..., LlamaCppEngine]

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.servers import serve
-from tipbench.engines.machine_lock import MachineLock
-from tipbench.engines.openai_api import Access
-from tipbench.engines.openai_compatible import OpenAiEngine
-from tipbench.engines.openai_key import ApiKey
-from tipbench.engines.origins import origin_of
+from tipbench.engines.lock import MachineLock, origin_of
+from tipbench.engines.openai.api import Access, ApiKey
+from tipbench.engines.openai.engine import OpenAiEngine
 from tipbench.records import Generation, Sampling
 
 SECRET = "sk-very-secret-42"

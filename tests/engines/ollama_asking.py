@@ -5,8 +5,8 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from tipbench.engines.ollama_loaded import OllamaModel
-from tipbench.engines.residents import find_residents
+from tipbench.engines.machine import find_residents
+from tipbench.engines.ollama.residency import OllamaModel
 from tipbench.records import Generation, Sampling
 
 OTHER = "smollm2:q8"

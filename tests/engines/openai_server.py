@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from tipbench.engines.llamacpp_child import end_with_parent, make_parameters, xllamacpp
-from tipbench.engines.llamacpp_wire import LoadOrder
+from tipbench.engines.llamacpp.child import LoadOrder, end_with_parent, make_parameters, xllamacpp
 
 KEY = "sk-test-0123456789"
 ALIAS = "smollm2"

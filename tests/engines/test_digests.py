@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tipbench.engines.digests import DigestCache
+from tipbench.engines.weights import DigestCache
 from tipbench.errors import EngineError
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.engines.conftest import OpenEngine
 from tests.support.waiting import stop_process
-from tipbench.engines.llamacpp import LlamaCppEngine
-from tipbench.engines.machine_lock import MachineLock
+from tipbench.engines.llamacpp.engine import LlamaCppEngine
+from tipbench.engines.lock import MachineLock
 from tipbench.errors import EngineBusy, EngineUnavailable, ModelRefused
 from tipbench.records import Model, Sampling
 

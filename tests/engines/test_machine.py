@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.scripted import make_model
-from tipbench.engines.machine import available_memory_bytes, count_cores
-from tipbench.engines.memory import check_memory
+from tipbench.engines.machine import available_memory_bytes, check_memory, count_cores
 from tipbench.errors import EngineUnavailable
 
 GIB = 2**30

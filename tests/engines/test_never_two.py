@@ -16,7 +16,7 @@ from tests.engines.ollama_server import SMOLLM2, OllamaServer
 from tests.engines.weight_watch import WeightWatch, swaps
 from tests.support import waiting
 from tests.support.small_pack import write_small_pack
-from tipbench.engines.machine_lock import machine_lock_path
+from tipbench.engines.lock import machine_lock_path
 from tipbench.engines.weights import KNOWN_WEIGHTS
 
 pytestmark = pytest.mark.ollama
@@ -119,7 +119,7 @@ def test_never_two_models_whoever_is_killed(
             _run_round(collectors, seed, victim=seed % len(collectors), delay=rng.uniform(0, 2), watch=watch)
             assert watch.most == 1, watch.seen
     print(f"{ROUNDS} rounds, {watch.looks} looks, peak {watch.peak_kb} kB, swapped {swaps() - before} pages")
-    assert {"ollama\0runner", "tipbench.engines.llamacpp_child"} <= watch.kinds
+    assert {"ollama\0runner", "tipbench.engines.llamacpp.child"} <= watch.kinds
     assert swaps() == before
 
 

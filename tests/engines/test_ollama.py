@@ -9,7 +9,7 @@ from tests.engines.build_ollama import is_newer
 from tests.engines.conftest import make_ollama_engine
 from tests.engines.ollama_asking import OTHER, ask, runners_of
 from tests.engines.ollama_server import SMOLLM2, OllamaServer
-from tipbench.engines.ollama import OllamaEngine
+from tipbench.engines.ollama.engine import OllamaEngine
 from tipbench.errors import EngineBusy, ModelMissing, ModelRefused
 
 pytestmark = pytest.mark.ollama

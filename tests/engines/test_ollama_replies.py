@@ -13,10 +13,10 @@ import pytest
 
 from tests.engines.conftest import make_ollama_engine
 from tests.engines.fake_ollama import ANSWER, SHOWN, FakeOllama, run_fake_ollama
-from tipbench.engines.machine_lock import MachineLock
-from tipbench.engines.ollama import OllamaEngine
-from tipbench.engines.ollama_api import OllamaApi
-from tipbench.engines.ollama_residency import Seat, find_left
+from tipbench.engines.lock import MachineLock
+from tipbench.engines.ollama.api import OllamaApi
+from tipbench.engines.ollama.engine import OllamaEngine
+from tipbench.engines.ollama.residency import Seat, find_left
 from tipbench.errors import (
     EngineBusy,
     EngineUnavailable,

@@ -12,11 +12,11 @@ import pytest
 from tests.engines.ollama_asking import OTHER
 from tests.engines.ollama_server import SMOLLM2, OllamaServer
 from tests.support.waiting import eventually
-from tipbench.engines.digests import DigestCache
-from tipbench.engines.llamacpp import LlamaCppEngine, LlamaCppOptions
-from tipbench.engines.machine_lock import MachineLock
-from tipbench.engines.ollama_api import OllamaApi
-from tipbench.engines.ollama_residency import clear_left_behind, make_room
+from tipbench.engines.llamacpp.engine import LlamaCppEngine, LlamaCppOptions
+from tipbench.engines.lock import MachineLock
+from tipbench.engines.ollama.api import OllamaApi
+from tipbench.engines.ollama.residency import clear_left_behind, make_room
+from tipbench.engines.weights import DigestCache
 from tipbench.errors import EngineBusy
 
 pytestmark = pytest.mark.ollama
@@ -90,6 +90,6 @@ def _keepers_of(url: str) -> list[int]:
             command = (folder / "cmdline").read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if "tipbench.engines.ollama_keeper" in command and url in command:
+        if "tipbench.engines.ollama.residency" in command and url in command:
             found.append(int(folder.name))
     return found

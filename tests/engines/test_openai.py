@@ -11,10 +11,10 @@ from tests.engines.fake_openai import SAMPLING, Bench, Scripted, answer, refusal
 from tests.engines.openai_server import ALIAS, RunningServer
 from tests.support.small_pack import write_small_pack
 from tipbench.engines import check_size, open_engines
-from tipbench.engines.machine_lock import MachineLock
-from tipbench.engines.openai_api import Access
-from tipbench.engines.openai_compatible import OpenAiEngine
-from tipbench.engines.openai_model import OpenAiModel
+from tipbench.engines.lock import MachineLock
+from tipbench.engines.openai.api import Access
+from tipbench.engines.openai.engine import OpenAiEngine
+from tipbench.engines.openai.model import OpenAiModel
 from tipbench.errors import EngineBusy, EngineUnavailable, GenerationFailed, ModelRefused
 from tipbench.records import Model
 from tipbench.settings import Settings

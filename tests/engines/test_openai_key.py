@@ -7,9 +7,8 @@ import pytest
 from tests.conftest import Cli
 from tests.engines.fake_openai import SECRET, Bench, FakeOpenAi, Scripted, answer, refusal, run_fake
 from tipbench.engines import open_engines
-from tipbench.engines.openai_api import Access, OpenAiServer
-from tipbench.engines.openai_key import ApiKey, find_key
-from tipbench.engines.origins import is_loopback, normalise_url
+from tipbench.engines.lock import is_loopback, normalise_url
+from tipbench.engines.openai.api import Access, ApiKey, OpenAiServer, find_key
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.settings import Settings, read_settings
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tipbench.engines.llamacpp import LlamaCppEngine
-from tipbench.engines.residents import PeakWatch, find_residents
+from tipbench.engines.llamacpp.engine import LlamaCppEngine
+from tipbench.engines.machine import PeakWatch, find_residents
 from tipbench.records import Model
 
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 LOOK_SECONDS = 0.05
-HOLDERS = ("tipbench.engines.llamacpp_child", "ollama\0runner", "llama-server")
+HOLDERS = ("tipbench.engines.llamacpp.child", "ollama\0runner", "llama-server")
 WEIGHTS = re.compile(r"(\S+\.gguf|\S+/blobs/sha256-[0-9a-f]{64})$", re.MULTILINE)
 BIG_KB = 90_000
 """A runner that does not map its file is known by its size."""

@@ -24,14 +24,13 @@ from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine, LoadedModel
 from tipbench.errors import TipbenchError
 from tipbench.grid import open_pack, prepare_grid
-from tipbench.judging.phase import Judging
+from tipbench.judging.service import Judging
 from tipbench.promotion.gate import Asked, Gate
 from tipbench.promotion.promote import Promoting
 from tipbench.records import Generation, Model, Sampling
 from tipbench.settings import GateSettings, Settings, read_settings
 from tipbench.tracking import Tracking
-from tipbench.tracking.pace import Pace
-from tipbench.tracking.rest import Rest, TimeLimits
+from tipbench.tracking.client import Pace, Rest, TimeLimits
 
 Command = Literal["collect", "collect_with_weights", "apply", "gate", "promote", "rollback"]
 PACE = Pace(first_seconds=0.1, cap_seconds=1.0, tries=12)

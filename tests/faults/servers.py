@@ -10,8 +10,8 @@ from typing import Protocol
 
 from tests.support.ports import free_port
 from tests.support.postgres import run_mlflow_on_postgres
-from tipbench.tracking.managed import ManagedFolder
-from tipbench.tracking.managed_files import ServerFile, managed_folder, write_server_file
+from tipbench.tracking.managed.files import ServerFile, managed_folder, write_server_file
+from tipbench.tracking.managed.server import ManagedFolder
 
 DATABASE = "TIPBENCH_FAULT_DATABASE"
 

@@ -7,12 +7,12 @@ from tests.faults.table import Bench, Case, Subject
 from tests.promotion.campaign import Campaign, judge_sheet, make_pack
 from tests.support.official import MlflowClient
 from tests.support.official import read_facts as read_cells_and_sittings
-from tipbench.judging.handout import Request
+from tipbench.bench.champions import entry_name, read_chain
+from tipbench.bench.plans import RESULT_FILE
+from tipbench.judging.handout import SittingRequest
 from tipbench.pack import read_pack
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
-from tipbench.tracking.champions import entry_name, read_chain
-from tipbench.tracking.looks import RESULT_FILE
 
 
 def read_stored(bench: Bench, case: Case) -> object:
@@ -46,7 +46,7 @@ def prepare_apply(bench: Bench) -> Case:
             experiment=name,
             n_tips=N_TIPS,
         ).collect()
-        made.judging().hand_out(sheet, Request("the test"), experiment=name)
+        made.judging().hand_out(sheet, SittingRequest("the test"), experiment=name)
     judge_sheet(sheet)
     return Case(name, str(sheet))
 

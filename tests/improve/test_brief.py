@@ -3,9 +3,9 @@
 from random import Random
 
 from tests.improve.scripted_server import BRIEF_FENCE, read_brief
+from tipbench.bench.versions import Proposal, check_proposals, name_version
 from tipbench.improve.brief import Example, Findings, Subject, write_brief
-from tipbench.improve.course import split_scenarios
-from tipbench.improve.versions import Proposal, check_proposals, name_version
+from tipbench.improve.state import split_scenarios
 from tipbench.pack import builtin_pack
 from tipbench.records import Prompt
 

@@ -22,10 +22,10 @@ from tests.improve.scripted_server import (
     run_server,
 )
 from tests.support.fault_proxy import FaultProxy, Plan
+from tipbench.bench.champions import read_arm, read_chain
+from tipbench.bench.evidence import read_evidence
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.champions import read_arm, read_chain
-from tipbench.tracking.evidence import read_evidence
 
 COMMANDS = {
     "ab": ("ab", "v1,v2", "--models", MODEL, "--n-tips", str(N_TIPS), "--scenarios", "all"),

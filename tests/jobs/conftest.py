@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tipbench.cli.session import make_stamps
-from tipbench.jobs.opening import open_jobs
 from tipbench.jobs.records import Job, Kind, Step
-from tipbench.jobs.store import JobStore, NewJob
+from tipbench.jobs.store import JobStore, NewJob, open_jobs
 from tipbench.jobs.worker import Worker
 from tipbench.settings import Settings
 

@@ -11,14 +11,20 @@ from tests.jobs.conftest import AtOnce, Bench
 from tests.jobs.scripted_airflow import PASSWORD, ScriptedAirflow, script_airflow
 from tipbench.cli.session import make_stamps
 from tipbench.errors import UsageError
-from tipbench.jobs.airflow import GONE, PAUSED, STEPS, AirflowLauncher, open_launcher, order_conf
-from tipbench.jobs.airflow_api import Airflow, AirflowRefused, AirflowUnavailable, open_airflow
-from tipbench.jobs.airflow_runs import AirflowRuns
+from tipbench.jobs.airflow.api import Airflow, AirflowRefused, AirflowUnavailable, open_airflow
+from tipbench.jobs.airflow.launcher import (
+    GONE,
+    PAUSED,
+    STEPS,
+    AirflowLauncher,
+    AirflowRuns,
+    open_launcher,
+    order_conf,
+)
 from tipbench.jobs.dispatcher import Dispatcher
-from tipbench.jobs.opening import open_jobs
 from tipbench.jobs.orders import RunOrder
 from tipbench.jobs.records import Job
-from tipbench.jobs.store import JobStore, NewJob
+from tipbench.jobs.store import JobStore, NewJob, open_jobs
 from tipbench.settings import Settings, read_settings
 
 MLFLOW = "http://localhost:5000"

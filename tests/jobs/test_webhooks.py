@@ -13,7 +13,7 @@ import pytest
 from tests.jobs.conftest import Bench
 from tipbench.cli.session import make_stamps
 from tipbench.errors import UsageError
-from tipbench.jobs.opening import open_jobs
+from tipbench.jobs.store import open_jobs
 from tipbench.settings import Settings
 
 SECRET = "a long random secret"

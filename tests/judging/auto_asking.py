@@ -6,9 +6,9 @@ from typing import Any
 from tests.conftest import Cli
 from tests.judging.counting_judge import MODEL, OUTPUT_PRICE, PROMPT_PRICE, CountingJudge
 from tests.support.official import search_official
+from tipbench.bench.evidence import Evidence, read_evidence
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
-from tipbench.tracking.evidence import Evidence, read_evidence
 
 ANCHORS = 12
 """Of the small pack."""

@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from tipbench.bench.cells import StoredCell
+from tipbench.bench.evidence import GivenVerdict
+from tipbench.bench.sittings import Closed, SittingFacts, StoredSitting
 from tipbench.pack import builtin_pack
 from tipbench.records import CellFacts, Rubric, Verdict, content_hash
-from tipbench.tracking.cells import StoredCell
-from tipbench.tracking.evidence import GivenVerdict
 from tipbench.tracking.runs import Run
-from tipbench.tracking.sittings import Closed, SittingFacts, StoredSitting
 
 RUBRIC = builtin_pack().rubric
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from tipbench.flags import compute_flags
-from tipbench.judging.blocks import Member
+from tipbench.bench.flags import compute_flags
+from tipbench.judging.draw import Member
 from tipbench.judging.sheet import Desk
 from tipbench.records import Candidate, Pack
 

@@ -4,15 +4,14 @@ from pathlib import Path
 
 from tests.support.experiments import shift_clock
 from tests.support.sheets import REFERENCES
+from tipbench.bench.sittings import Answer
 from tipbench.cli.session import make_stamps
-from tipbench.judging.handout import Request
-from tipbench.judging.live import LiveJudging, LiveSitting
-from tipbench.judging.phase import Judging
+from tipbench.judging.handout import SittingRequest
+from tipbench.judging.service import Judging, LiveJudging, LiveSitting
 from tipbench.judging.sheet import SheetItem
 from tipbench.tracking import Tracking
-from tipbench.tracking.sittings import Answer
 
-ANNA, BERT = Request("anna"), Request("bert")
+ANNA, BERT = SittingRequest("anna"), SittingRequest("bert")
 
 
 def make_live(tracking: Tracking, home: Path, *, ahead_ms: int = 0) -> LiveJudging:
@@ -26,7 +25,7 @@ def answer(item: SheetItem, score: int = 3) -> Answer:
     return Answer(scores=scores, flags=item.flags)
 
 
-def opened(live: LiveJudging, experiment: str, request: Request = ANNA) -> LiveSitting:
+def opened(live: LiveJudging, experiment: str, request: SittingRequest = ANNA) -> LiveSitting:
     """A sitting; there must be something to judge."""
     sitting = live.open(request, experiment=experiment)
     assert sitting is not None

@@ -12,9 +12,8 @@ from mcp import Client, StdioServerParameters
 
 from tests.support.sheets import REFERENCES
 from tipbench.cli.session import make_stamps
-from tipbench.judging.mcp_server import make_server
-from tipbench.judging.mcp_tools import JudgeTools
-from tipbench.judging.phase import Judging
+from tipbench.judging.mcp import JudgeTools, make_server
+from tipbench.judging.service import Judging
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.judging.counting_judge import text_of
-from tipbench.judging.auto_ledger import Entry, Ledger
-from tipbench.judging.auto_prompt import answer_schema, make_nonce, make_question, read_scores
+from tipbench.judging.auto.ledger import Entry, Ledger
+from tipbench.judging.auto.prompt import answer_schema, make_nonce, make_question, read_scores
 from tipbench.pack import builtin_pack
 
 

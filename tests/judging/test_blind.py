@@ -11,16 +11,16 @@ import pytest
 from tests.judging.cells import make_cell
 from tests.judging.desks import MODELS, desk_of
 from tests.ranking.evidence import make_sitting
-from tipbench.flags import compute_flags
-from tipbench.judging.backlog import Backlog
+from tipbench.bench.bench import Backlog
+from tipbench.bench.cells import StoredCell
+from tipbench.bench.evidence import Evidence
+from tipbench.bench.flags import compute_flags
 from tipbench.judging.blind import mask_names
-from tipbench.judging.blocks import draw_blocks, split_sections
+from tipbench.judging.draw import draw_blocks, split_sections
 from tipbench.judging.handout import make_sittings
 from tipbench.judging.sheet import Sitting, build_sitting
 from tipbench.pack import builtin_pack
 from tipbench.records import Pack
-from tipbench.tracking.cells import StoredCell
-from tipbench.tracking.evidence import Evidence
 
 SHEETS = 200
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.judging.cells import make_cell
-from tipbench.judging.blocks import draw_blocks, split_sections
-from tipbench.tracking.cells import StoredCell
+from tipbench.bench.cells import StoredCell
+from tipbench.judging.draw import draw_blocks, split_sections
 
 
 def grid(models: int, scenarios: int, slots: str = "aaaaa") -> list[StoredCell]:

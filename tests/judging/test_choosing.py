@@ -17,19 +17,17 @@ from tests.judging.live import answer, make_live, opened
 from tests.judging.scripted import collect_filled
 from tests.support.copying import ServerData, copy_experiment
 from tests.support.sheets import fill, judge_soundly, sections
+from tipbench.bench.evidence import read_evidence
+from tipbench.bench.scores import find_levels
 from tipbench.cli.session import make_stamps
 from tipbench.errors import JudgedEnough, UsageError
-from tipbench.judging.choosing import draw_next
-from tipbench.judging.export import export_sheet
-from tipbench.judging.handout import Request
-from tipbench.judging.live import LiveJudging
-from tipbench.judging.phase import Judging
+from tipbench.judging.draw import draw_next
+from tipbench.judging.handout import SittingRequest, export_sheet
+from tipbench.judging.service import Judging, LiveJudging
 from tipbench.pack import builtin_pack
-from tipbench.scores import find_levels
 from tipbench.settings import Settings
 from tipbench.stats import Score
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.evidence import read_evidence
 
 ARMS, SCENARIOS, SLOTS = 4, 6, 3
 CELLS = [
@@ -215,10 +213,10 @@ def test_a_second_opinion_item_by_item_does_not_touch_what_waits(
 ) -> None:
     judge_all(cli, three_arms, "anna", "all.json", "--blocks", "1")
     waiting = board(cli, three_arms)["waiting"]
-    sitting = opened(live, three_arms, Request("bert", second_share=0.1))
+    sitting = opened(live, three_arms, SittingRequest("bert", second_share=0.1))
     assert board(cli, three_arms)["waiting"] == waiting
-    assert opened(live, three_arms, Request("bert", second_share=0.1)).token == sitting.token
-    assert opened(live, three_arms, Request("bert")).token != sitting.token
+    assert opened(live, three_arms, SittingRequest("bert", second_share=0.1)).token == sitting.token
+    assert opened(live, three_arms, SittingRequest("bert")).token != sitting.token
     for item in sitting.waiting:
         sitting = live.submit(sitting.token, {item.id: answer(item)}, experiment=three_arms)
     assert sitting.state == "accepted"
@@ -250,7 +248,7 @@ def test_two_judges_on_two_data_folders_over_everything(
         judge_all(cli, three_arms, "anna")
         alone = board(cli, three_arms)
         sheet = tmp_path / "far.json"
-        assert export_sheet(sheet, Request("bert"), backlog=seen, registrar=registrar)
+        assert export_sheet(sheet, SittingRequest("bert"), backlog=seen, registrar=registrar)
         fill(sheet, score=5, judged_by="bert")
         far.take_in(sheet, experiment=three_arms, judged_by=None, close=False)
     both = board(cli, three_arms)

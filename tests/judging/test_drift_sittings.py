@@ -19,13 +19,13 @@ from tests.conftest import Cli
 from tests.judging.mcp_judge import McpJudge, connect, unfence
 from tests.judging.scripted import collect_scripted
 from tests.support.official import MlflowClient
-from tipbench.flags import compute_flags
+from tipbench.bench.flags import compute_flags
+from tipbench.bench.sittings import Answer, BlindKey, KeyItem
 from tipbench.judging.anchors import choose_anchors
 from tipbench.judging.closing import Said, examine_sitting
 from tipbench.pack import builtin_pack
 from tipbench.records import Anchor
 from tipbench.stats import Noise
-from tipbench.tracking.sittings import Answer, BlindKey, KeyItem
 
 PACK = builtin_pack()
 ANCHORS = {anchor.text: anchor for anchor in PACK.anchors}

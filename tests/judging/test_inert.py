@@ -15,19 +15,19 @@ from markdown_it import MarkdownIt
 from tests.judging.cells import make_cell
 from tests.judging.desks import desk_of
 from tests.judging.hostile import SIZES, acting, hostile_texts, kinds
+from tipbench.bench.evidence import Evidence
+from tipbench.bench.sittings import StoredDrift
 from tipbench.cli.session import InertConsole
 from tipbench.inert import LIMIT, cell_for_csv, make_inert, make_inert_line, text_for_markdown
-from tipbench.judging.blocks import Member, draw_blocks
-from tipbench.judging.drift_plot import draw_drift
+from tipbench.judging.draw import Member, draw_blocks
 from tipbench.judging.judges import JudgeSitting
 from tipbench.judging.sheet import Section, Sheet, build_sitting, sheet_rubric
 from tipbench.judging.status import SittingLine
 from tipbench.pack import builtin_pack
-from tipbench.ranking.report import format_csv, print_report
 from tipbench.ranking.standings import make_report
 from tipbench.records import Candidate
-from tipbench.tracking.evidence import Evidence
-from tipbench.tracking.sittings import StoredDrift
+from tipbench.show.drift_chart import draw_drift
+from tipbench.show.terminal import format_csv, print_report
 
 EVERYTHING = st.text(st.characters(), max_size=60)  # lone surrogates too
 

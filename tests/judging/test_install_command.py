@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Outcome
 from tipbench.cli import COMMANDS
 from tipbench.cli.judge import command as judge_command
-from tipbench.judging.mcp_tools import JudgeTools
+from tipbench.judging.mcp import JudgeTools
 from tipbench.judging.slash_command import MCP_ENTRY, command_files
 
 ROOT = Path(__file__).parent.parent.parent

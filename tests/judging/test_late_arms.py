@@ -12,15 +12,15 @@ import pytest
 
 from tests.judging.cells import make_cell
 from tests.stats.simulator import SCALE_NOISE, Campaign, Key, Setting
-from tipbench.judging.backlog import Backlog
-from tipbench.judging.blocks import Block, accompany, draw_blocks, split_sections
-from tipbench.judging.handout import Request, draw_sections
+from tipbench.bench.bench import Backlog
+from tipbench.bench.cells import StoredCell
+from tipbench.bench.evidence import Evidence, GivenVerdict
+from tipbench.bench.sittings import Closed, SittingFacts, StoredSitting
+from tipbench.judging.draw import Block, accompany, draw_blocks, split_sections
+from tipbench.judging.handout import SittingRequest, draw_sections
 from tipbench.pack import builtin_pack
 from tipbench.records import Verdict
 from tipbench.stats import Score, leaderboard, level_shifts
-from tipbench.tracking.cells import StoredCell
-from tipbench.tracking.evidence import Evidence, GivenVerdict
-from tipbench.tracking.sittings import Closed, SittingFacts, StoredSitting
 
 SCENARIOS, ARMS, SLOTS = 8, 12, 5
 LATE = 0
@@ -212,15 +212,17 @@ def backlog_of(arms: dict[str, int], *, slots: int = 5, scenarios: int = 3) -> B
     return Backlog(evidence, [], lambda _, __: "", lambda _, __: {}, 1, {"p": builtin_pack()})
 
 
-def drawn(backlog: Backlog, request: Request) -> list[Block]:
+def drawn(backlog: Backlog, request: SittingRequest) -> list[Block]:
     return [block for section in draw_sections(backlog, request, rng=random.Random(1)) for block in section]
 
 
 @pytest.mark.parametrize(
-    "request_", [Request("bert"), Request("bert", items=100), Request("bert", blocks=12)]
+    "request_", [SittingRequest("bert"), SittingRequest("bert", items=100), SittingRequest("bert", blocks=12)]
 )
 @pytest.mark.parametrize("judged", [5, 4, 2])
-def test_every_block_of_a_late_arm_holds_all_the_others_that_are_tied(judged: int, request_: Request) -> None:
+def test_every_block_of_a_late_arm_holds_all_the_others_that_are_tied(
+    judged: int, request_: SittingRequest
+) -> None:
     blocks = drawn(backlog_of({"a": judged, "b": judged, "late": 0}), request_)
     assert blocks
     for block in blocks:
@@ -232,14 +234,22 @@ def test_every_block_of_a_late_arm_holds_all_the_others_that_are_tied(judged: in
 
 
 def test_nothing_is_shown_again_when_no_arm_came_later() -> None:
-    for request in (Request("bert"), Request("bert", items=100), Request("bert", items=100, at_random=True)):
+    for request in (
+        SittingRequest("bert"),
+        SittingRequest("bert", items=100),
+        SittingRequest("bert", items=100, at_random=True),
+    ):
         blocks = drawn(backlog_of({"a": 2, "b": 2, "c": 2}), request)
         assert blocks
         assert not any(member.again for block in blocks for member in block.members)
 
 
 def test_an_arm_that_was_left_out_for_a_while_needs_no_company() -> None:
-    for request in (Request("bert"), Request("bert", items=100), Request("bert", blocks=12)):
+    for request in (
+        SittingRequest("bert"),
+        SittingRequest("bert", items=100),
+        SittingRequest("bert", blocks=12),
+    ):
         blocks = drawn(backlog_of({"a": 5, "b": 5, "c": 2, "d": 2}), request)
         assert blocks
         assert not any(member.again for block in blocks for member in block.members)

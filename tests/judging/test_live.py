@@ -13,11 +13,11 @@ from tests.judging.live import ANNA, BERT, answer, make_live, opened
 from tests.judging.scripted import collect_filled
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.sheets import REFERENCES, fill, sections
+from tipbench.bench.sittings import LIVE_LEASE_MS, Answer
 from tipbench.errors import SheetError, UsageError
-from tipbench.judging.live import LiveJudging
+from tipbench.judging.service import LiveJudging
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.sittings import LIVE_LEASE_MS, Answer
 
 
 @pytest.fixture

@@ -15,14 +15,14 @@ import pytest
 from tests.conftest import Cli
 from tests.judging.mcp_judge import McpJudge, connect, connect_here, give_verdict
 from tests.support.experiments import SMALL
+from tipbench.bench.cells import read_cells
+from tipbench.bench.sittings import read_sittings
 from tipbench.errors import MixedContents, PackError, TipbenchError, TrackingRefused
-from tipbench.judging.mcp_tools import explain
+from tipbench.judging.mcp import explain
 from tipbench.judging.status import Status
 from tipbench.pack import builtin_pack
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
-from tipbench.tracking.cells import read_cells
-from tipbench.tracking.sittings import read_sittings
 
 T = TypeVar("T")
 TOOLS = {

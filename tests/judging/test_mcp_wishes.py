@@ -14,14 +14,14 @@ from tests.judging.auto_asking import auto
 from tests.judging.counting_judge import CountingJudge
 from tests.judging.mcp_judge import McpJudge, connect, give_verdict
 from tests.judging.scripted import collect_scripted, fill_with, same
+from tipbench.bench.cells import read_candidates, read_cells
 from tipbench.cli.session import make_stamps
-from tipbench.judging.choosing import UnknownArm
-from tipbench.judging.mcp_records import Progress
-from tipbench.judging.mcp_tools import JudgeTools, explain
-from tipbench.judging.phase import Judging
+from tipbench.judging.draw import UnknownArm
+from tipbench.judging.mcp import JudgeTools, explain
+from tipbench.judging.service import Judging
+from tipbench.judging.wire import Progress
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
-from tipbench.tracking.cells import read_candidates, read_cells
 
 T = TypeVar("T")
 Sit = Callable[..., Any]

@@ -7,14 +7,14 @@ from statistics import fmean
 import pytest
 
 from tests.judging.cells import LAZY, RUBRIC, given, make_cell, rubric_of, sitting
-from tipbench.flags import compute_flags
+from tipbench.bench.agreement import read_noise
+from tipbench.bench.evidence import Evidence, GivenVerdict
+from tipbench.bench.flags import compute_flags
+from tipbench.bench.sittings import Answer, BlindKey, Closed, KeyItem, StoredDrift
 from tipbench.judging.closing import Said, examine_sitting
-from tipbench.judging.noise import read_noise
 from tipbench.pack import builtin_pack
 from tipbench.stats import Noise, fit_noise
 from tipbench.stats.sittings import OFFSET_SD, REPEAT_SD, REPEAT_SD_RANGE
-from tipbench.tracking.evidence import Evidence, GivenVerdict
-from tipbench.tracking.sittings import Answer, BlindKey, Closed, KeyItem, StoredDrift
 
 
 def changes(*, sd: float, each: int, pairs: int, seed: int = 0) -> list[list[float]]:

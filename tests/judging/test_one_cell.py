@@ -7,17 +7,16 @@ from benchmarks.big_experiment import ScriptedModel, collect_big, make_cells, ma
 
 from tests.conftest import Cli
 from tests.support.sheets import REFERENCES
+from tipbench.bench.evidence import read_evidence
+from tipbench.bench.sittings import Answer
 from tipbench.cli.session import make_stamps
 from tipbench.grid import Cell
-from tipbench.judging.handout import Request
-from tipbench.judging.live import LiveJudging
-from tipbench.judging.phase import Judging
+from tipbench.judging.handout import SittingRequest
+from tipbench.judging.service import Judging, LiveJudging
 from tipbench.judging.sheet import SheetItem
 from tipbench.pack import render_prompt
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.evidence import read_evidence
-from tipbench.tracking.sittings import Answer
 
 SLOTS = 5
 
@@ -56,7 +55,7 @@ def test_five_candidates_of_one_cell_through_two_processes_are_five_verdicts(
     with open_tracking(Settings(home=cli.home, mlflow_url=mlflow_url)) as tracking:
         collect_big(tracking, cells=[full_cell()], experiment=experiment_name)
         live = make_live(tracking, cli.home)
-        sitting = live.open(Request("anna"), experiment=experiment_name)
+        sitting = live.open(SittingRequest("anna"), experiment=experiment_name)
         assert sitting is not None
         candidates = [item.id for item in sitting.waiting if item.text not in REFERENCES]
         anchors = {item.id: answer(item) for item in sitting.waiting if item.text in REFERENCES}

@@ -13,16 +13,15 @@ from tests.judging.cells import LAZY, given, make_cell, rubric_of, sitting
 from tests.judging.counting_judge import CountingJudge
 from tests.judging.scripted import collect_scripted, fill_with, same
 from tests.support.sheets import REFERENCES, sections
+from tipbench.bench.evidence import Evidence, GivenVerdict
+from tipbench.bench.sittings import Answer
 from tipbench.cli.session import make_stamps
 from tipbench.errors import UsageError
-from tipbench.judging.handout import Request
-from tipbench.judging.live import LiveJudging
-from tipbench.judging.phase import Judging
-from tipbench.judging.spots import draw_spots, measure_disagreement
+from tipbench.judging.draw import draw_spots, measure_disagreement
+from tipbench.judging.handout import SittingRequest
+from tipbench.judging.service import Judging, LiveJudging
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
-from tipbench.tracking.evidence import Evidence, GivenVerdict
-from tipbench.tracking.sittings import Answer
 
 ARMS, SCENARIOS, SLOTS = ("a", "b", "c"), range(4), range(3)
 
@@ -184,7 +183,7 @@ def test_spot_checks_item_by_item_and_a_drifted_sitting_counts_for_nothing(
     before = (board(cli, checked), views(mlflow_url, checked), disagreement(cli, checked))
     with open_tracking(Settings(home=cli.home, mlflow_url=mlflow_url)) as tracking:
         live = LiveJudging(Judging(tracking, make_stamps(), cli.home / "locks"))
-        found = live.open(Request("bert", spots=2), experiment=checked)
+        found = live.open(SittingRequest("bert", spots=2), experiment=checked)
         assert found is not None
         answers = {
             item.id: Answer(scores=dict.fromkeys(item.scores, 3), flags=item.flags) for item in found.waiting

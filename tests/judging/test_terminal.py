@@ -15,18 +15,17 @@ from tests.judging.hostile import SIZES, acting, hostile_texts
 from tests.judging.live import answer, make_live, opened
 from tests.judging.pseudo_terminal import PseudoTerminal
 from tests.support.sheets import REFERENCES
+from tipbench.bench.cells import read_cells
+from tipbench.bench.sittings import Answer
 from tipbench.cli.session import make_console
 from tipbench.errors import TipbenchError, TrackingUnavailable
-from tipbench.judging.handout import Request
-from tipbench.judging.live import LiveJudging, LiveSitting
-from tipbench.judging.screen import Screen, Shown
-from tipbench.judging.seat import Draft
+from tipbench.judging.handout import SittingRequest
+from tipbench.judging.keyboard.loop import Storing
+from tipbench.judging.keyboard.screen import Draft, Screen, Shown
+from tipbench.judging.service import LiveJudging, LiveSitting
 from tipbench.judging.sheet import SheetItem, SheetRubric, SheetScenario
-from tipbench.judging.storing import Storing
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.cells import read_cells
-from tipbench.tracking.sittings import Answer
 
 Open = Callable[..., PseudoTerminal]
 KNOWN = {"".join(text.split()): scores for text, scores in REFERENCES.items()}
@@ -344,7 +343,7 @@ class _Slow(LiveJudging):
 
 
 def test_nothing_is_shown_as_stored_before_it_is(live: LiveJudging, collected: str) -> None:
-    sitting = opened(live, collected, Request("anna"))
+    sitting = opened(live, collected, SittingRequest("anna"))
     first, second = sitting.waiting[:2]
     go = threading.Event()
     away = TrackingUnavailable("the server is away")
@@ -361,7 +360,7 @@ def test_nothing_is_shown_as_stored_before_it_is(live: LiveJudging, collected: s
 
 
 def test_answers_that_cannot_be_stored_are_counted(live: LiveJudging, collected: str) -> None:
-    sitting = opened(live, collected, Request("anna"))
+    sitting = opened(live, collected, SittingRequest("anna"))
     go = threading.Event()
     go.set()
     slow = _Slow(live.judging, go, [TrackingUnavailable("the server is away") for _ in range(9)])

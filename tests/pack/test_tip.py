@@ -7,8 +7,8 @@ from statistics import median
 
 import pytest
 
-from tipbench.candidates import parse_candidates
-from tipbench.flags import compute_flags, count_words, word_set
+from tipbench.bench.flags import compute_flags, count_words, word_set
+from tipbench.collect.candidates import parse_candidates
 from tipbench.pack import builtin_pack, render_prompt, select_scenarios
 from tipbench.records import Anchor, Pack, Scenario
 

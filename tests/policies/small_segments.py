@@ -9,11 +9,11 @@ from pathlib import Path
 import uvicorn
 
 from tests.serving.serving_app import STAMPS
-from tipbench.policies.file_store import FileStore
-from tipbench.policies.registry import list_policies
-from tipbench.serving.active import ActiveFile
-from tipbench.serving.app import Serving, create_app
-from tipbench.serving.service import PolicyService
+from tipbench.policies.policy import list_policies
+from tipbench.policies.serving.app import Serving, create_app
+from tipbench.policies.serving.service import PolicyService
+from tipbench.policies.serving.tips import ActiveFile
+from tipbench.policies.stores.file import FileStore
 
 
 def main(port: str, folder: str, token: str) -> None:

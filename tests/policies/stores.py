@@ -13,10 +13,9 @@ import pytest
 
 from tests.support.waiting import eventually
 from tipbench.policies.events import Decided, Rewarded, make_decision_id
-from tipbench.policies.file_store import FileStore
-from tipbench.policies.memory_store import MemoryStore
-from tipbench.policies.registry import list_policies
-from tipbench.policies.store import Store
+from tipbench.policies.policy import list_policies
+from tipbench.policies.stores.file import FileStore
+from tipbench.policies.stores.store import MemoryStore, Store
 
 REDIS = shutil.which("redis-server")
 
@@ -85,7 +84,7 @@ def open_memory() -> Store:
 
 
 def open_redis(server: RedisServer) -> Store:
-    from tipbench.policies.redis_store import RedisStore
+    from tipbench.policies.stores.redis import RedisStore
 
     return RedisStore(server.url, policies=list_policies())
 

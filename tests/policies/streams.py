@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tipbench.policies.events import ProfileFeatures, Situation, Tip
 from tipbench.policies.features import MOMENT, Vector
-from tipbench.policies.situations import ProfileFeatures, Situation, Tip
 
 KINDS = ("focus", "break", "plan", "social")
 

@@ -9,10 +9,8 @@ import pytest
 
 from tests.policies.stores import decided, no_file_above, open_files, rewarded
 from tipbench.errors import NewerSchema
-from tipbench.policies.file_store import FileStore
-from tipbench.policies.refusals import StoreInUse, StoreUnavailable
-from tipbench.policies.snapshots import encode_user, snapshot_name
-from tipbench.policies.verifying import find_differences, same_bits
+from tipbench.policies.events import StoreInUse, StoreUnavailable
+from tipbench.policies.stores.file import FileStore, encode_user, find_differences, same_bits, snapshot_name
 
 
 def fill(store: FileStore, count: int, *, first: int = 0, users: int = 3) -> None:

@@ -11,9 +11,8 @@ from tests.policies.killing import Load, Server, check_rewards
 from tests.policies.stores import RedisServer, open_files, open_redis
 from tests.support.waiting import eventually
 from tipbench.policies.events import Rewarded
-from tipbench.policies.log import Log
-from tipbench.policies.redis_store import RedisStore
-from tipbench.policies.verifying import find_differences
+from tipbench.policies.stores.file import Log, find_differences
+from tipbench.policies.stores.redis import RedisStore
 
 USERS = 12
 

@@ -8,11 +8,10 @@ import vowpalwabbit  # pyright: ignore[reportMissingTypeStubs]
 
 from tests.policies.streams import KINDS, Step, make_stream
 from tipbench.policies.features import Matrix, Vector
-from tipbench.policies.models import RIDGE, KindModel
-from tipbench.policies.policy import Policy, choose_tip, draw_for
-from tipbench.policies.registry import list_policies
+from tipbench.policies.policy import Policy, choose_tip, draw_for, list_policies
 from tipbench.policies.rules.egreedy import EPSILON
 from tipbench.policies.rules.linucb import ALPHA
+from tipbench.policies.states import RIDGE, KindModel
 
 UPDATES = (2_000, pytest.param(10_000, marks=pytest.mark.slow))
 

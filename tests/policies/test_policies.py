@@ -9,12 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from tipbench.policies import rules
+from tipbench.policies.events import ProfileFeatures, Situation, Tip, UnknownPolicy
 from tipbench.policies.features import MOMENT, MOMENT_AND_PROFILE
-from tipbench.policies.models import KindModel
-from tipbench.policies.policy import choose_tip, draw_for
-from tipbench.policies.refusals import UnknownPolicy
-from tipbench.policies.registry import find_policy, list_policies
-from tipbench.policies.situations import ProfileFeatures, Situation, Tip
+from tipbench.policies.policy import choose_tip, draw_for, find_policy, list_policies
+from tipbench.policies.states import KindModel
 
 TIPS = tuple(Tip(id=f"t{n}", kind=f"k{n}", urgency=0.25, match=0.5) for n in range(4))
 PROFILE = ProfileFeatures(

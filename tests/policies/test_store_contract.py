@@ -15,10 +15,10 @@ from tests.policies.stores import (
     open_redis,
     rewarded,
 )
-from tipbench.policies.refusals import DecisionGone, RewardConflict, UnknownDecision
+from tipbench.policies.events import DecisionGone, RewardConflict, UnknownDecision
 from tipbench.policies.states import KEPT_DECISIONS
-from tipbench.policies.store import Store
-from tipbench.policies.verifying import same_bits
+from tipbench.policies.stores.file import same_bits
+from tipbench.policies.stores.store import Store
 
 KINDS = ("memory", "files", "redis")
 

@@ -13,16 +13,16 @@ from tests.support.experiments import Where, collect_with
 from tests.support.scripted import ScriptedEngine, make_model
 from tests.support.sheets import REFERENCES
 from tipbench.cli.session import make_stamps
+from tipbench.clock import Stamps
 from tipbench.grid import Cell
-from tipbench.judging.handout import Request
-from tipbench.judging.phase import Judging
+from tipbench.judging.handout import SittingRequest
+from tipbench.judging.service import Judging
 from tipbench.pack import builtin_pack, parse_pack
 from tipbench.promotion.gate import Gate
 from tipbench.promotion.promote import Promoting
 from tipbench.records import Options, Pack, Sampling
 from tipbench.settings import GateSettings
 from tipbench.tracking import Tracking
-from tipbench.tracking.stamps import Stamps
 
 SCALES = ("relevance", "actionability", "tone")
 POINTS = re.compile(r"worth (\d+) points")
@@ -113,7 +113,9 @@ class Campaign:
     ) -> int:
         """Hands blocks out, judges the file, takes it in; gives how many verdicts count now."""
         path = self.home / f"sheet-{self.experiment}-{next(self.sheets)}.json"
-        handout = self.judging().hand_out(path, Request(judged_by, blocks=blocks), experiment=self.experiment)
+        handout = self.judging().hand_out(
+            path, SittingRequest(judged_by, blocks=blocks), experiment=self.experiment
+        )
         assert handout is not None
         judge_sheet(path, score_of=score_of)
         taken = self.judging().take_in(path, experiment=self.experiment, judged_by=None, close=False)

@@ -14,12 +14,14 @@ from tests.stats.simulator import CANDIDATES, Campaign, Key
 from tests.support.experiments import Where, collect_with
 from tests.support.scripted import ScriptedEngine, make_model
 from tests.support.sheets import REFERENCES
+from tipbench.bench.sittings import Answer, KeyItem, Spent
 from tipbench.cli.session import make_stamps
+from tipbench.clock import Stamps
 from tipbench.grid import Cell
-from tipbench.judging.auto_desk import AutoDesk, AutoSitting
-from tipbench.judging.auto_graders import FREE, Grader, JudgeModel
-from tipbench.judging.handout import Request
-from tipbench.judging.phase import Judging
+from tipbench.judging.auto.graders import FREE, Grader, JudgeModel
+from tipbench.judging.auto.run import AutoDesk, AutoSitting
+from tipbench.judging.handout import SittingRequest
+from tipbench.judging.service import Judging
 from tipbench.promotion.gate import Asked, Gate
 from tipbench.promotion.gate_report import GateReport
 from tipbench.promotion.promote import Promoting
@@ -27,9 +29,6 @@ from tipbench.records import Options, Pack, Sampling
 from tipbench.settings import GateSettings
 from tipbench.stats import Score
 from tipbench.tracking import Tracking
-from tipbench.tracking.auto_sittings import Spent
-from tipbench.tracking.sittings import Answer, KeyItem
-from tipbench.tracking.stamps import Stamps
 
 CODE = re.compile(r"page (\d+)")
 SCENARIOS = 8
@@ -95,7 +94,7 @@ class StoredCampaign:
     def judge_lazily(self, blocks: int) -> None:
         """Blocks by the real hand-out, in a file; the simulator says what the judge of each sitting gives."""
         path = self.home / f"{self.experiment}-{len(self.sections)}.json"
-        request = Request("anna", blocks=blocks)
+        request = SittingRequest("anna", blocks=blocks)
         assert self.judging.hand_out(path, request, experiment=self.experiment) is not None
         sheet = json.loads(path.read_text(encoding="utf-8"))
         for section in sheet["sections"]:

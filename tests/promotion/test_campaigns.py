@@ -14,11 +14,11 @@ from tests.judging.counting_judge import CountingJudge
 from tests.promotion.campaign import Campaign, judge_sheet, levelled_engine, make_pack, read_scores
 from tests.support.official import MlflowClient
 from tests.support.scripted import make_model
-from tipbench.champion_cells import add_champion
+from tipbench.bench.champions import entry_name
 from tipbench.errors import ModelMissing
-from tipbench.promotion.case import make_arm, read_bench
+from tipbench.grid import add_champion
+from tipbench.promotion.gate import make_arm, read_bench
 from tipbench.records import Model
-from tipbench.tracking.champions import entry_name
 
 
 @pytest.fixture(autouse=True)

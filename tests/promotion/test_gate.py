@@ -7,20 +7,18 @@ from threading import Barrier, Thread
 import pytest
 
 from tests.promotion.campaign import LAZY_ONLY, Campaign, make_pack
+from tipbench.bench.champions import GATE_FILE, read_chain
+from tipbench.bench.plans import GateRule, StoredPlan, claim_look, find_plan, look_write
+from tipbench.bench.sittings import Decision
 from tipbench.errors import NoChampion, TrackingRefused, UsageError
-from tipbench.judging.handout import Request
+from tipbench.judging.handout import SittingRequest
 from tipbench.pack import parse_pack
-from tipbench.promotion.case import read_bench
-from tipbench.promotion.freezing import freeze
-from tipbench.promotion.gate import Asked
+from tipbench.promotion.gate import Asked, read_bench
 from tipbench.promotion.gate_report import GateReport
-from tipbench.promotion.rules import compute_look
+from tipbench.promotion.rules import compute_look, freeze
 from tipbench.settings import GateSettings, Settings
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.champions import GATE_FILE, read_chain
-from tipbench.tracking.gate_records import GateRule
-from tipbench.tracking.looks import StoredPlan, claim_look, find_plan, look_write
-from tipbench.tracking.sittings import Decision
+from tipbench.tracking.write import blank_write
 
 ALL = 24
 """Three arms, four scenarios, two candidates each."""
@@ -57,7 +55,7 @@ def begin_look(campaign: Campaign, look: int) -> tuple[str, int]:
     bench = read_bench(campaign.tracking, campaign.experiment)
     plan = plan_of(campaign)
     frozen = freeze(bench.evidence, champion="old+v1", rubric=bench.pack.rubric, gate=LAZY_ONLY)
-    write = look_write(frozen, plan=plan, look=look, write=campaign.stamps.blank(bench.experiment))
+    write = look_write(frozen, plan=plan, look=look, write=blank_write(bench.experiment, campaign.stamps))
     mine = campaign.tracking.deliver(write)
     assert claim_look(campaign.tracking, plan, look, mine) == mine
     return mine, frozen.counted
@@ -246,7 +244,8 @@ def test_all_failures_are_nothing_to_judge(tracking: Tracking, tmp_path: Path) -
     report = ask(silent)
     assert (report.exit_code, failed(report), report.budget) == (3, ["candidates"], None)
     assert (
-        silent.judging().hand_out(tmp_path / "s.json", Request("anna"), experiment=silent.experiment) is None
+        silent.judging().hand_out(tmp_path / "s.json", SittingRequest("anna"), experiment=silent.experiment)
+        is None
     )
 
 

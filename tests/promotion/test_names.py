@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from tests.judging.cells import make_cell
+from tipbench.bench.champions import ChampionArm
 from tipbench.records import Options, Sampling, content_hash
-from tipbench.tracking.champions import ChampionArm
 
 TEMPLATE = "Give {n_tips} tips."
 REQUEST = "Let them differ."

@@ -13,8 +13,8 @@ from tests.promotion.campaign import Campaign, make_pack
 from tests.support.fault_proxy import FaultProxy, Meeting
 from tests.support.official import MlflowClient
 from tests.support.waiting import PATIENCE_SECONDS
+from tipbench.bench.champions import SUCCESSOR, entry_name, read_chain
 from tipbench.tracking import Tracking
-from tipbench.tracking.champions import SUCCESSOR, entry_name, read_chain
 
 BEATEN = 3
 """How the other one ends."""

@@ -9,13 +9,7 @@ import pytest
 
 from tests.promotion.campaign import Campaign, make_pack
 from tests.support.official import MlflowClient
-from tipbench.errors import NoChampion, PromotionLost, TipbenchError, TrackingRefused, UsageError
-from tipbench.promotion.case import make_arm, read_bench
-from tipbench.promotion.promote import ChampionReport
-from tipbench.promotion.succession import InForce, settle, succeed
-from tipbench.settings import Settings
-from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.champions import (
+from tipbench.bench.champions import (
     SUCCESSOR,
     PromotionFacts,
     champions_experiment,
@@ -23,6 +17,13 @@ from tipbench.tracking.champions import (
     promotion_write,
     read_chain,
 )
+from tipbench.errors import NoChampion, PromotionLost, TipbenchError, TrackingRefused, UsageError
+from tipbench.promotion.gate import make_arm, read_bench
+from tipbench.promotion.promote import ChampionReport
+from tipbench.promotion.succession import InForce, settle, succeed
+from tipbench.settings import Settings
+from tipbench.tracking import Tracking, open_tracking
+from tipbench.tracking.write import blank_write
 
 WHY = "because the test says so"
 
@@ -192,7 +193,7 @@ def test_what_was_killed_after_its_claim_is_finished_by_whoever_comes(
         pack=arm.pack,
         predecessor=first.promotion.run.run_id,
     )
-    blank = fresh.stamps.blank(champions_experiment(fresh.tracking))
+    blank = blank_write(champions_experiment(fresh.tracking), fresh.stamps)
     run_id = fresh.tracking.deliver(promotion_write(facts, arm, write=blank))
     assert settled(fresh).arm.name == "m1+v3", "prepared is not in force"
     assert fresh.tracking.claim(first.promotion.run.run_id, SUCCESSOR, run_id) == run_id

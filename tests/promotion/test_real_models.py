@@ -14,8 +14,8 @@ from tests.judging.counting_judge import CountingJudge
 from tests.support.official import MlflowClient
 from tests.support.sheets import REFERENCES, judge_soundly
 from tests.support.small_pack import MAX_TOKENS, PROMPT
+from tipbench.bench.champions import entry_name
 from tipbench.pack import builtin_pack
-from tipbench.tracking.champions import entry_name
 
 WORSE, BETTER, SAME = "smollm2-sim2", "smollm2", "smollm2-q8_0"
 SCENARIOS = 8

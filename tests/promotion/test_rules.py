@@ -5,8 +5,7 @@ from random import Random
 
 import pytest
 
-from tipbench.promotion.rules import compute_look
-from tipbench.tracking.gate_records import (
+from tipbench.bench.plans import (
     Frozen,
     FrozenArm,
     FrozenScore,
@@ -15,6 +14,7 @@ from tipbench.tracking.gate_records import (
     LookResult,
     PlanFacts,
 )
+from tipbench.promotion.rules import compute_look
 
 PLAN = PlanFacts(champion="old+v", arm_hash="h", budget=48, looks=(0.5, 1.0), alpha=0.05, counted=0)
 LAST = 1

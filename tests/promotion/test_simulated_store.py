@@ -9,10 +9,10 @@ import pytest
 from tests.promotion.simulated_store import SCENARIOS, StoredCampaign
 from tests.ranking.simulated import arm_name
 from tests.stats.simulator import CANDIDATES, Campaign, Setting
+from tipbench.bench.scores import find_levels, make_scores
 from tipbench.promotion.gate_report import GateReport
 from tipbench.ranking.compare import compare_experiment, read_bench
 from tipbench.ranking.records import Report
-from tipbench.scores import find_levels, make_scores
 from tipbench.settings import GateSettings
 from tipbench.stats import Decision, Leaderboard, Score, examine_gate, leaderboard, p_best
 from tipbench.tracking import Tracking

@@ -7,14 +7,13 @@ from pathlib import Path
 from tests.conftest import Cli
 from tests.promotion.campaign import Campaign, judge_sheet
 from tests.support.scripted import make_model
-from tipbench.champion_cells import champion_alone
+from tipbench.bench.sittings import Decision
 from tipbench.errors import ModelMissing
-from tipbench.judging.handout import Request
-from tipbench.promotion.case import make_arm, read_bench
-from tipbench.promotion.gate import Asked
+from tipbench.grid import champion_alone
+from tipbench.judging.handout import SittingRequest
+from tipbench.promotion.gate import Asked, make_arm, read_bench
 from tipbench.records import Model
 from tipbench.settings import Settings
-from tipbench.tracking.sittings import Decision
 
 
 def end_of(campaign: Campaign) -> str | None:
@@ -22,7 +21,7 @@ def end_of(campaign: Campaign) -> str | None:
 
 
 def hand_out(campaign: Campaign, path: Path, *, blocks: int | None = None) -> None:
-    request = Request("bert", blocks=blocks)
+    request = SittingRequest("bert", blocks=blocks)
     assert campaign.judging().hand_out(path, request, experiment=campaign.experiment) is not None
 
 

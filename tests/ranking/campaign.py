@@ -19,10 +19,10 @@ from tests.support.sheets import REFERENCES
 from tipbench.cli.session import make_stamps
 from tipbench.engines.protocol import Schema
 from tipbench.grid import Cell
-from tipbench.judging.auto import AutoJudging, AutoOrder, AutoOutcome
-from tipbench.judging.auto_graders import FREE, Graded, Grader, JudgeModel
-from tipbench.judging.handout import Request
-from tipbench.judging.phase import Judging
+from tipbench.judging.auto.graders import FREE, Graded, Grader, JudgeModel
+from tipbench.judging.auto.run import AutoJudging, AutoOrder, AutoOutcome
+from tipbench.judging.handout import SittingRequest
+from tipbench.judging.service import Judging
 from tipbench.pack import parse_pack
 from tipbench.records import Options, Pack, Sampling
 from tipbench.tracking import Tracking
@@ -107,7 +107,7 @@ def judge_lazily(
     `off_by` moves the anchors: a judge who drifted.
     """
     path = folder / f"{judged_by}-{make_stamps().new_id()}.json"
-    request = Request(judged_by, blocks=blocks, second_share=second)
+    request = SittingRequest(judged_by, blocks=blocks, second_share=second)
     assert judging.hand_out(path, request, experiment=experiment) is not None
     sheet: Any = json.loads(path.read_text())
     rng = Random(judged_by)

@@ -4,18 +4,24 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 
 from tests.judging.cells import make_cell
+from tipbench.bench.cells import StoredCell
+from tipbench.bench.evidence import Evidence, GivenVerdict
+from tipbench.bench.sittings import (
+    GRADE_TAG,
+    Closed,
+    JudgeGrade,
+    SittingFacts,
+    SittingState,
+    StoredDrift,
+    StoredSitting,
+)
 from tipbench.pack import builtin_pack
-from tipbench.ranking.details import Details, Side
 from tipbench.ranking.gate_reasons import GateReasons
 from tipbench.ranking.judges import compare_judges, list_closed_sittings
-from tipbench.ranking.records import Report
+from tipbench.ranking.records import Details, Report, Side
 from tipbench.ranking.standings import make_report
 from tipbench.records import Verdict
-from tipbench.tracking.auto_sittings import GRADE_TAG, JudgeGrade
-from tipbench.tracking.cells import StoredCell
-from tipbench.tracking.evidence import Evidence, GivenVerdict
 from tipbench.tracking.runs import Run
-from tipbench.tracking.sittings import Closed, SittingFacts, SittingState, StoredDrift, StoredSitting
 
 RUBRIC = builtin_pack().rubric
 GOOD = JudgeGrade(alpha=0.7, low=0.5, high=0.8, answered=144, anchors=144)

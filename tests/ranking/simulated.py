@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from tests.judging.cells import make_cell
 from tests.ranking.evidence import GOOD, RUBRIC, make_sitting
 from tests.stats.simulator import CANDIDATES, Campaign, Key
-from tipbench.judging.backlog import Backlog
-from tipbench.judging.blocks import Block, Member
+from tipbench.bench.bench import Backlog
+from tipbench.bench.cells import StoredCell
+from tipbench.bench.evidence import Evidence, GivenVerdict
+from tipbench.bench.sittings import StoredSitting
+from tipbench.judging.draw import Block, Member
 from tipbench.pack import builtin_pack
 from tipbench.records import Drawn, Verdict
 from tipbench.stats import Score
-from tipbench.tracking.cells import StoredCell
-from tipbench.tracking.evidence import Evidence, GivenVerdict
 from tipbench.tracking.runs import Run
-from tipbench.tracking.sittings import StoredSitting
 
 FLAGS = {2: (True, False), 0: (False, False), 1: (True, True), -1: (False, True)}
 """What the flags add to a composite → format_ok, overlong."""

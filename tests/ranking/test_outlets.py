@@ -10,16 +10,15 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from tests.judging.hostile import SIZES, acting, hostile_texts, kinds
-from tipbench.agreement import Agreed
-from tipbench.ranking.details import Details, Side
-from tipbench.ranking.elements import element
+from tipbench.bench.agreement import Agreed
 from tipbench.ranking.examples import Contrast, Example
 from tipbench.ranking.gate_reasons import GateReasons
 from tipbench.ranking.judges import JudgedSitting, JudgePair
-from tipbench.ranking.markdown import format_markdown
-from tipbench.ranking.page import make_page
-from tipbench.ranking.records import CountedSitting, Interval, Report, Standing, Tiers
-from tipbench.ranking.report import format_csv
+from tipbench.ranking.records import CountedSitting, Details, Interval, Report, Side, Standing, Tiers
+from tipbench.show.html import element
+from tipbench.show.markdown import format_markdown
+from tipbench.show.page import make_page
+from tipbench.show.terminal import format_csv
 from tipbench.stats import Alpha, Decision, Rule
 
 OURS = {

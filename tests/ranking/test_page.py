@@ -10,7 +10,7 @@ from tests.admin.browser import find_chromium
 from tests.ranking.conftest import Campaign
 from tests.ranking.evidence import CASES, details_of, levels, make_evidence, report_of, with_noise
 from tipbench.ranking.compare import read_bench, read_details
-from tipbench.ranking.page import make_page
+from tipbench.show.page import make_page
 
 WIDTHS = (360, 768, 1280)
 PAPER = 688

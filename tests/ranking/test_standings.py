@@ -18,14 +18,14 @@ from tests.ranking.evidence import (
     report_of,
     with_noise,
 )
+from tipbench.bench.evidence import Evidence
+from tipbench.bench.plans import GateAnswer, GateRule, LookResult
 from tipbench.cli.session import InertConsole
 from tipbench.ranking.gate_reasons import GateReasons
-from tipbench.ranking.markdown import format_markdown
-from tipbench.ranking.page import make_page
-from tipbench.ranking.report import format_csv, print_report
-from tipbench.ranking.shown import conclude, show_sittings
-from tipbench.tracking.evidence import Evidence
-from tipbench.tracking.gate_records import GateAnswer, GateRule, LookResult
+from tipbench.show.markdown import format_markdown
+from tipbench.show.numbers import conclude, show_sittings
+from tipbench.show.page import make_page
+from tipbench.show.terminal import format_csv, print_report
 
 
 def show(evidence: Evidence, *, width: int = 80) -> str:

@@ -8,10 +8,9 @@ from uuid import uuid4
 
 from fastapi.testclient import TestClient
 
-from tipbench.serving.app import create_app
-from tipbench.serving.opening import ServingOptions, open_serving
-from tipbench.serving.tips import StoredTip
-from tipbench.tracking.stamps import Stamps
+from tipbench.clock import Stamps
+from tipbench.policies.serving.app import ServingOptions, create_app, open_serving
+from tipbench.policies.serving.tips import StoredTip
 
 TOKEN = "a-token-for-tests"
 STAMPS = Stamps(now_ms=lambda: time.time_ns() // 1_000_000, new_id=lambda: uuid4().hex)

@@ -10,9 +10,8 @@ from fastapi.testclient import TestClient
 
 from tests.policies.stores import no_file_above
 from tests.serving.serving_app import ASK, POLICY_PATHS, PROFILE, TIPS, open_client
-from tipbench.serving.active import ActiveFile, ActivePolicy
-from tipbench.serving.signals import read_signals
-from tipbench.serving.tips import StoredTip, read_tips, write_tips
+from tipbench.policies.serving.signals import read_signals
+from tipbench.policies.serving.tips import ActiveFile, ActivePolicy, StoredTip, read_tips, write_tips
 
 CHAMPIONS = (
     StoredTip(id="c1", text="Sign the school form before breakfast.", kind="morning", quality=0.9),

@@ -17,11 +17,10 @@ from tests.promotion.campaign import Campaign
 from tests.serving.serving_app import ASK, TIPS, TOKEN, open_client
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
-from tipbench.policies.policy import choose_tip, draw_for
-from tipbench.policies.registry import list_policies
-from tipbench.policies.situations import Situation
-from tipbench.serving.signals import read_signals
-from tipbench.serving.tips import StoredTip, read_tips, write_tips
+from tipbench.policies.events import Situation
+from tipbench.policies.policy import choose_tip, draw_for, list_policies
+from tipbench.policies.serving.signals import read_signals
+from tipbench.policies.serving.tips import StoredTip, read_tips, write_tips
 from tipbench.tracking import Tracking
 
 Ask = Callable[[str, object], Any]

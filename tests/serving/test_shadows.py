@@ -4,12 +4,12 @@ from pathlib import Path
 from threading import Event
 
 from tests.serving.serving_app import ASK, STAMPS, TIPS, open_client
-from tipbench.policies.memory_store import MemoryStore
-from tipbench.policies.registry import list_policies
-from tipbench.policies.situations import Situation
+from tipbench.policies.events import Situation
+from tipbench.policies.policy import list_policies
+from tipbench.policies.serving.service import Asked, Shadows
+from tipbench.policies.serving.signals import SignalLog, read_signals
 from tipbench.policies.states import Learned
-from tipbench.serving.shadows import Asked, Shadows
-from tipbench.serving.signals import SignalLog, read_signals
+from tipbench.policies.stores.store import MemoryStore
 
 SITUATION = Situation.model_validate({"hour": 1.0, "weekend": True, "tips": TIPS})
 

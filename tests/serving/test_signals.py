@@ -9,7 +9,7 @@ import pytest
 
 from tests.policies.stores import no_file_above
 from tests.serving.serving_app import ASK, PROFILE, open_client
-from tipbench.serving.signals import Signal, SignalLog, read_signals
+from tipbench.policies.serving.signals import Signal, SignalLog, read_signals
 
 DUCKDB_QUERY = """
     select serve.policy, count(*) as serves, avg(reward.reward) as mean, sum(1 / serve.propensity) as weights

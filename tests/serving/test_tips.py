@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import Cli
 from tests.promotion.campaign import Campaign
-from tipbench.serving.tips import read_tips
+from tipbench.policies.serving.tips import read_tips
 from tipbench.tracking import Tracking
 
 

@@ -7,15 +7,12 @@ import pytest
 
 from tests.conftest import Cli
 from tests.serving.serving_app import ASK, open_client
-from tipbench.policies.registry import list_policies
-from tipbench.serving.active import ActiveFile
-from tipbench.serving.evaluating import Evaluation, StoredEstimate
-from tipbench.serving.tips import StoredTip, write_tips
-from tipbench.simulation.gate import examine
-from tipbench.simulation.plot import draw_regret
-from tipbench.simulation.report import SimulationReport, make_report
-from tipbench.simulation.runner import Played, play
-from tipbench.simulation.world import World, chances, make_pool, make_users
+from tipbench.policies.policy import list_policies
+from tipbench.policies.serving.evaluation import Evaluation, StoredEstimate
+from tipbench.policies.serving.tips import ActiveFile, StoredTip, write_tips
+from tipbench.policies.simulation.report import SimulationReport, draw_regret, examine, make_report
+from tipbench.policies.simulation.run import Played, play
+from tipbench.policies.simulation.world import World, chances, make_pool, make_users
 
 
 def simulate(

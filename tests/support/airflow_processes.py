@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
-from tipbench.jobs.airflow_api import Airflow
+from tipbench.jobs.airflow.api import Airflow
 
 REPOSITORY = Path(__file__).parents[2]
 VENV = "TIPBENCH_TEST_AIRFLOW"

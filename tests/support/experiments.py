@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tipbench.cli.session import make_stamps
-from tipbench.collect import Store, collect_cells, plan_collect
+from tipbench.clock import Stamps
+from tipbench.collect.run import Store, collect_cells, plan_collect
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine
 from tipbench.grid import Cell, prepare_grid
 from tipbench.records import Model
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.stamps import Stamps
 
 SMALL = ("collect", "--models", "smollm2", "--prompts", "v1", "--n-tips", "3")
 """What the experiment of the fixture `collected` was collected with."""

@@ -8,20 +8,20 @@ from tests.engines.variants import prepare_models
 from tests.support.experiments import Where, collect_into, collect_with
 from tests.support.small_pack import MAX_TOKENS, PROMPT
 from tests.support.text_judge import judge_file
+from tipbench.bench.sittings import Decision
 from tipbench.cli.session import make_stamps
+from tipbench.clock import Stamps
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine
 from tipbench.grid import prepare_grid
-from tipbench.judging.handout import Request
-from tipbench.judging.phase import Judging
+from tipbench.judging.handout import SittingRequest
+from tipbench.judging.service import Judging
 from tipbench.pack import builtin_pack
 from tipbench.ranking.compare import compare_experiment
 from tipbench.ranking.standings import Interval, Report
 from tipbench.records import Model
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
-from tipbench.tracking.sittings import Decision
-from tipbench.tracking.stamps import Stamps
 
 CELLS, SCENARIOS = 48, 4
 
@@ -132,7 +132,7 @@ def judge(settings: Settings, *, seed: int, shuffle: bool) -> None:
     sheet = settings.home / f"{settings.experiment}.json"
     with open_tracking(settings) as tracking:
         judging = Judging(tracking, seeded_stamps(seed), settings.home / "locks")
-        judging.hand_out(sheet, Request("text-judge"), experiment=settings.experiment)
+        judging.hand_out(sheet, SittingRequest("text-judge"), experiment=settings.experiment)
         judge_file(sheet, shuffle_seed=seed if shuffle else None)
         taken = judging.take_in(sheet, experiment=None, judged_by=None, close=False)
         for section in taken.sections:

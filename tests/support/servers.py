@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tipbench.errors import TrackingRefused, TrackingUnavailable
-from tipbench.tracking.rest import Rest
+from tipbench.tracking.client import Rest
 from tipbench.tracking.runs import ManyExperiments
 
 QUIET = {

@@ -27,20 +27,18 @@ from tipbench.cli.backup import command as backup_command
 from tipbench.cli.restore import command as restore_command
 from tipbench.errors import BackupError, NewerSchema, TipbenchError, TrackingError, UsageError
 from tipbench.tracking import Experiment, Run, Tracking
-from tipbench.tracking.archive import check_archive, unpack_archive
-from tipbench.tracking.backup import back_up
+from tipbench.tracking.client import Pace, Rest
 from tipbench.tracking.journal import Event, Journal, count_waiting, journal_folder
-from tipbench.tracking.managed_files import (
+from tipbench.tracking.managed.backup import back_up, check_archive, unpack_archive
+from tipbench.tracking.managed.files import (
     ServerFile,
     managed_folder,
     managed_name,
     read_server_file,
     write_server_file,
 )
-from tipbench.tracking.opening import open_managed_folder
-from tipbench.tracking.pace import Pace
-from tipbench.tracking.rest import Rest
-from tipbench.tracking.restoring import Restore
+from tipbench.tracking.managed.restore import Restore
+from tipbench.tracking.tracking import open_managed_folder
 
 NOW = datetime(2026, 11, 16, 12, 0, 0, tzinfo=UTC)
 NOWHERE = "http://127.0.0.1:9"

@@ -23,10 +23,9 @@ from tests.support.waiting import eventually
 from tests.tracking.writing import make_write
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, Run, Tracking, open_tracking
-from tipbench.tracking.cache import RunCache
-from tipbench.tracking.opening import open_managed_folder
-from tipbench.tracking.rest import Rest
-from tipbench.tracking.searching import OVERLAP_MS, read_runs, search_runs
+from tipbench.tracking.client import Rest
+from tipbench.tracking.search import OVERLAP_MS, RunCache, find_runs, read_runs
+from tipbench.tracking.tracking import open_managed_folder
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +56,7 @@ class Reader:
 
     def forget_overlap(self) -> None:
         """As if everything so far had been written long before the last read."""
-        everything = search_runs(self.rest, [self.experiment.id], view="ALL")
+        everything = find_runs(self.rest, [self.experiment.id], view="ALL")
         latest = max(run.metrics["touched"] for run in everything)
         eventually(lambda: self.ask_clock() > latest, "the server's clock is past the last write")
         self.through_cache()
@@ -275,13 +274,13 @@ def test_searches_with_small_pages_lose_nothing_while_runs_are_deleted_and_judge
 
     with repeat(delete_and_restore), repeat(judge_next):
         for _ in range(4):
-            found = search_runs(reader.rest, [reader.experiment.id], page=10)
+            found = find_runs(reader.rest, [reader.experiment.id], page=10)
             assert stable <= ids(found)
             assert len(found) == len(ids(found))
             waiting = "tags.judge_pending = 'true'"
-            assert stable <= ids(search_runs(reader.rest, [reader.experiment.id], where=waiting, page=10))
-    runs = search_runs(reader.rest, [reader.experiment.id], page=10)
-    assert runs == search_runs(reader.rest, [reader.experiment.id]) == reader.fresh()
+            assert stable <= ids(find_runs(reader.rest, [reader.experiment.id], where=waiting, page=10))
+    runs = find_runs(reader.rest, [reader.experiment.id], page=10)
+    assert runs == find_runs(reader.rest, [reader.experiment.id]) == reader.fresh()
     assert len(runs) == 40
 
 

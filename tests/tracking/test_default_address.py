@@ -9,7 +9,7 @@ from tests.conftest import Cli
 from tests.support.servers import serve
 from tipbench.settings import Settings, read_settings
 from tipbench.tracking import open_tracking
-from tipbench.tracking.opening import DEFAULT_URL, answers_as_mlflow
+from tipbench.tracking.tracking import DEFAULT_URL, answers_as_mlflow
 
 
 def test_an_mlflow_at_the_default_address_is_used_and_nothing_is_started(

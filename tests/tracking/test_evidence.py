@@ -4,10 +4,10 @@ import pytest
 
 from tests.judging.cells import make_cell
 from tests.ranking.evidence import make_sitting, make_verdict
-from tipbench.tracking.cells import pack_verdicts
-from tipbench.tracking.evidence import read_evidence
+from tipbench.bench.cells import pack_verdicts
+from tipbench.bench.evidence import read_evidence
+from tipbench.bench.sittings import Closed, close_hash
 from tipbench.tracking.runs import Run
-from tipbench.tracking.sittings import Closed, close_hash
 
 SLOT = 0
 CLOSED = Closed(submissions=(1,), blocks=(0,))

@@ -8,7 +8,7 @@ from tests.tracking.writing import make_write
 from tipbench.errors import ExperimentNotFound, TrackingRefused
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, Tracking, open_tracking
-from tipbench.tracking.rest import Rest
+from tipbench.tracking.client import Rest
 
 
 def test_an_experiment_is_made_once_and_keeps_its_id(tracking: Tracking, experiment_name: str) -> None:

@@ -26,14 +26,15 @@ from tipbench.cli.backup import command as backup_command
 from tipbench.cli.mlflow import command
 from tipbench.errors import UsageError
 from tipbench.settings import Settings
-from tipbench.tracking import managed, open_tracking
-from tipbench.tracking.managed import ManagedFolder
-from tipbench.tracking.opening import open_managed_folder
+from tipbench.tracking import open_tracking
+from tipbench.tracking.managed import server as managed_server
+from tipbench.tracking.managed.server import ManagedFolder
+from tipbench.tracking.tracking import open_managed_folder
 
 OPEN = """
 import sys
 from pathlib import Path
-from tipbench.tracking.opening import open_managed_folder
+from tipbench.tracking.tracking import open_managed_folder
 server = open_managed_folder(Path(sys.argv[1])).start()
 print(server.url, server.pid)
 """
@@ -42,7 +43,7 @@ WITHOUT_MLFLOW = """
 import sys
 from pathlib import Path
 from tipbench.errors import TrackingUnavailable
-from tipbench.tracking.opening import open_managed_folder
+from tipbench.tracking.tracking import open_managed_folder
 sys.path.clear()
 try:
     open_managed_folder(Path(sys.argv[1])).start()
@@ -183,12 +184,12 @@ def test_a_port_that_is_taken_before_the_server_listens_is_given_up(
     folder = open_managed_folder(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        free_port, ports = managed._choose_port, iter([taken])  # pyright: ignore[reportPrivateUsage]
+        free_port, ports = managed_server._choose_port, iter([taken])  # pyright: ignore[reportPrivateUsage]
 
         def choose(last: int) -> int:
             return next(ports, None) or free_port(last)
 
-        monkeypatch.setattr(managed, "_choose_port", choose)
+        monkeypatch.setattr(managed_server, "_choose_port", choose)
         try:
             assert folder.start().url != f"http://127.0.0.1:{taken}"
             assert next(ports, None) is None, "the taken one was tried first"

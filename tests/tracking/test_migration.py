@@ -15,12 +15,11 @@ import pytest
 
 from tests.tracking.old_database import REVISION
 from tipbench.errors import BackupError, TrackingError
-from tipbench.tracking.archive import check_archive, unpack_archive
-from tipbench.tracking.backup import read_revision
-from tipbench.tracking.managed import ManagedFolder
-from tipbench.tracking.managed_files import managed_folder
-from tipbench.tracking.migration import Migration, read_revisions
-from tipbench.tracking.rest import Rest
+from tipbench.tracking.client import Rest
+from tipbench.tracking.managed.backup import check_archive, read_revision, unpack_archive
+from tipbench.tracking.managed.files import managed_folder
+from tipbench.tracking.managed.migration import Migration, read_revisions
+from tipbench.tracking.managed.server import ManagedFolder
 from tipbench.tracking.runs import ManyExperiments
 
 INSERT = "INSERT INTO experiments (name, artifact_location, lifecycle_stage) VALUES ('kept', 'x', 'active')"

@@ -9,12 +9,12 @@ import pytest
 from tests.support.fault_proxy import FaultProxy
 from tests.support.small_pack import write_small_pack
 from tests.tracking.writing import make_write
+from tipbench.bench.packs import pack_write, read_pack_files
 from tipbench.errors import TrackingError
 from tipbench.pack import read_pack
 from tipbench.records import Pack
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, Run, Tracking, open_tracking
-from tipbench.tracking.packs import pack_write, read_pack_files
 
 
 @dataclass

@@ -12,8 +12,8 @@ from tests.tracking.writing import impatient, make_write
 from tipbench.errors import NewerSchema
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, Run, Tracking, open_tracking
-from tipbench.tracking.rest import Rest
-from tipbench.tracking.searching import DIGITS, search_runs
+from tipbench.tracking.client import Rest
+from tipbench.tracking.search import DIGITS, find_runs
 
 
 def restore(tracking: Tracking, run_id: str) -> None:
@@ -144,7 +144,7 @@ def test_more_runs_than_fit_on_a_page_are_all_found(tracking: Tracking, experime
         tracking.submit(make_write(experiment, artifacts={}))
     tracking.flush()
     rest = Rest(tracking.url)
-    assert len(search_runs(rest, [experiment.id], page=3)) == 7
+    assert len(find_runs(rest, [experiment.id], page=3)) == 7
     rest.close()
 
 
@@ -161,7 +161,7 @@ def test_more_runs_than_fit_into_a_slice_are_all_found(
         copied = f"INSERT INTO runs (run_uuid, {others}) SELECT ?, {others} FROM runs WHERE run_uuid = ?"
         database.executemany(copied, [(run_id, first) for run_id in made])
     rest = Rest(tracking.url)
-    found = search_runs(rest, [experiment.id], page=1)
+    found = find_runs(rest, [experiment.id], page=1)
     rest.close()
     assert sorted(run.run_id for run in found) == sorted([first, *made])
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.fault_proxy import FaultProxy
 from tipbench.tracking import Experiment
-from tipbench.tracking.rest import RECENT_SECONDS, LocalTimes, Rest
-from tipbench.tracking.searching import search_runs
+from tipbench.tracking.client import RECENT_SECONDS, LocalTimes, Rest
+from tipbench.tracking.search import find_runs
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Counted:
         self.rest = Rest(self.proxy.url, read_times=self.clocks.read)
 
     def search(self) -> None:
-        search_runs(self.rest, [self.experiment.id])
+        find_runs(self.rest, [self.experiment.id])
 
     def asks_for_the_clock(self) -> bool:
         """Whether reading the clock takes a request."""

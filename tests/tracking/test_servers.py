@@ -15,8 +15,8 @@ from tests.tracking.writing import TEXTS, make_write
 from tipbench.errors import TrackingError, TrackingRefused, TrackingUnavailable, UsageError
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.artifacts import PIECE, artifact_tags, join_artifact
-from tipbench.tracking.rest import split_url
+from tipbench.tracking.client import split_url
+from tipbench.tracking.delivery import PIECE, artifact_tags, join_artifact
 
 
 @dataclass

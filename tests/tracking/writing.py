@@ -4,8 +4,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from tipbench.tracking import Experiment, Tracking, Write
-from tipbench.tracking.pace import Pace
-from tipbench.tracking.rest import Rest, TimeLimits
+from tipbench.tracking.client import Pace, Rest, TimeLimits
 
 TEXTS = {"candidates.json": '["ein Tipp: schlaf früh – 日本"]', "deep/raw.txt": "x" * 20_000}
 

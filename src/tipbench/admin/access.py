@@ -1,14 +1,17 @@
 """Who asks, and whether they may: tokens for programs, session cookies for browsers, nothing across sites."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import Depends, HTTPException, Path, Request
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tipbench.admin.accounts import Role, User
-from tipbench.admin.parts import Parts
+from tipbench.admin.deps import Parts
+from tipbench.admin.failures import Failure, answer_failure
+from tipbench.admin.users import Role, User
 
 SAFE = {"GET", "HEAD", "OPTIONS"}
 
@@ -129,3 +132,65 @@ PageAdmin = Annotated[User, Depends(need("admin", page=True))]
 PageSeeingViewer = Annotated[User, Depends(need_sight("viewer", page=True))]
 PageSeeingAdmin = Annotated[User, Depends(need_sight("admin", page=True))]
 ExperimentName = Annotated[str, Path(min_length=1, max_length=500, description="Slashes and all.")]
+
+
+# What every answer carries and every request must pass: host names, sizes, headers. Pure ASGI.
+
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": CSP,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+MAX_BODY = 2_000_000
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Shield:
+    """Lets pass who asked for one of our names with a body of bearable size; adds the headers."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        host = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
+        if "*" not in self._hosts and host not in self._hosts:
+            failure = Failure(
+                code="host", message="this server does not answer to that name", hint="Set --public-url."
+            )
+            await answer_failure(421, failure)(scope, receive, self._dress(scope, send))
+            return
+        taken = 0
+
+        async def receive_some() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > MAX_BODY:
+                raise HTTPException(413, f"more than {MAX_BODY:,} bytes were sent")
+            return message
+
+        await self._app(scope, receive_some, self._dress(scope, send))
+
+    def _dress(self, scope: Scope, send: Send) -> Send:
+        async def send_dressed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                if not scope["path"].startswith("/static/"):
+                    headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        return send_dressed

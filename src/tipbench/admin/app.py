@@ -14,38 +14,23 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.staticfiles import StaticFiles
 
 from tipbench import __version__
-from tipbench.admin import (
-    api_bench,
-    api_jobs,
-    api_judging,
-    api_people,
-    api_promotion,
-    failures,
-    pages_bench,
-    pages_jobs,
-    pages_judging,
-    pages_orders,
-    pages_people,
-    pages_promotion,
-    pages_sign,
-)
-from tipbench.admin.access import SignInFirst
-from tipbench.admin.page_failures import answer_problem, send_to_sign_in
-from tipbench.admin.panel import HERE
-from tipbench.admin.parts import Parts, make_parts
-from tipbench.admin.shield import LOOPBACK, Shield
+from tipbench.admin import bench, failures, jobs, judging, people, promotion
+from tipbench.admin.access import LOOPBACK, Shield, SignInFirst
+from tipbench.admin.deps import Parts, make_parts
+from tipbench.admin.panel import HERE, answer_problem, send_to_sign_in
+from tipbench.clock import Stamps
 from tipbench.errors import TipbenchError
 from tipbench.jobs.dispatcher import Dispatcher, LocalProcess
 from tipbench.jobs.worker import own_command
 from tipbench.settings import read_settings
-from tipbench.tracking.stamps import Stamps
 
 PUBLIC_URL, HOSTS, DEMO = "TIPBENCH_SERVE_PUBLIC_URL", "TIPBENCH_SERVE_HOSTS", "TIPBENCH_SERVE_DEMO"
 """How `tipbench serve` tells its workers what it was started with."""
 
 
-API = (api_bench, api_jobs, api_judging, api_promotion, api_people)
-PAGES = (pages_sign, pages_bench, pages_orders, pages_jobs, pages_judging, pages_promotion, pages_people)
+SUBJECTS = (bench, jobs, judging, promotion, people)
+API = tuple(subject.router for subject in SUBJECTS)
+PAGES = tuple(subject.pages for subject in SUBJECTS)
 
 
 def make_app(parts: Parts, *, hosts: frozenset[str] = LOOPBACK, dispatch: bool = True) -> FastAPI:
@@ -79,8 +64,8 @@ def make_app(parts: Parts, *, hosts: frozenset[str] = LOOPBACK, dispatch: bool =
     app.add_exception_handler(SignInFirst, send_to_sign_in)
     for kind in (TipbenchError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _answer_failure)
-    for module in (*API, *PAGES):
-        app.include_router(module.router)
+    for router in (*API, *PAGES):
+        app.include_router(router)
     app.mount("/static", StaticFiles(directory=HERE / "static"))
     app.add_middleware(GZipMiddleware, minimum_size=800)
     app.add_middleware(Shield, hosts=hosts)

@@ -9,8 +9,8 @@ from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
-from tipbench.admin.credentials import TooManyAttempts
-from tipbench.admin.desk import StillBlind
+from tipbench.admin.sittings import StillBlind
+from tipbench.admin.users import TooManyAttempts
 from tipbench.errors import (
     ExperimentNotFound,
     TipbenchError,
@@ -21,7 +21,7 @@ from tipbench.errors import (
 from tipbench.inert import make_inert
 from tipbench.jobs.records import NotThere
 from tipbench.jobs.store import RepeatedDifferently
-from tipbench.judging.mcp_tools import explain
+from tipbench.judging.mcp import explain
 from tipbench.records import Record
 
 STATUSES: tuple[tuple[type[TipbenchError], int, str], ...] = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from tipbench.champion_cells import add_champion
+from tipbench.bench.evidence import read_evidence
 from tipbench.cli.collect import Job
 from tipbench.cli.judge import open_judging
 from tipbench.cli.judge_auto import find_judge, judge_with_bar, print_outcome
@@ -24,15 +24,13 @@ from tipbench.cli.session import (
 )
 from tipbench.engines import Engines, open_engines
 from tipbench.errors import CannotHoldFormat
-from tipbench.grid import Cell, prepare_grid
-from tipbench.improve.deciding import Deciding, Hands
-from tipbench.improve.desk import Desk, Stop
-from tipbench.judging.auto import AutoOrder
+from tipbench.grid import Cell, add_champion, prepare_grid
+from tipbench.improve.run import Deciding, Desk, Hands, Stop
+from tipbench.judging.auto.run import AutoOrder
 from tipbench.promotion.gate import Asked
 from tipbench.promotion.succession import settle
-from tipbench.ranking.report import print_report
 from tipbench.settings import read_settings
-from tipbench.tracking.evidence import read_evidence
+from tipbench.show.terminal import print_report
 
 FilePath = click.Path(dir_okay=False, path_type=Path)
 

@@ -9,12 +9,11 @@ from rich.table import Table
 
 from tipbench.cli.extras import check_extra
 from tipbench.cli.session import check_room, make_console, make_stamps
-from tipbench.jobs.opening import open_jobs
+from tipbench.jobs.store import open_jobs
 from tipbench.settings import read_settings
 
 if TYPE_CHECKING:
-    from tipbench.admin.accounts import Accounts, Role
-    from tipbench.admin.credentials import Credentials
+    from tipbench.admin.users import Accounts, Credentials, Role
 
 home_option = click.option("--home", help="Data folder [default: $TIPBENCH_HOME].")
 password_option = click.option(
@@ -79,9 +78,7 @@ def create_token(*, name: str, label: str, days: int, **flags: object) -> None:
 
 def _open(flags: dict[str, object]) -> "tuple[Accounts, Credentials]":
     check_extra("admin", "argon2")
-    from tipbench.admin.accounts import Accounts
-    from tipbench.admin.credentials import Credentials
-    from tipbench.admin.tables import TABLES
+    from tipbench.admin.users import TABLES, Accounts, Credentials
 
     settings = read_settings(flags)
     check_room(settings)

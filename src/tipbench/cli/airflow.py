@@ -19,8 +19,8 @@ def command() -> None:
 @click.pass_context
 def doctor(ctx: click.Context, *, seconds: float, **flags: object) -> None:
     """Check Airflow for the bench: its parts, the DAG, the pool, and MLflow as a worker sees it."""
-    from tipbench.airflow.doctor import Doctor
-    from tipbench.jobs.airflow_api import open_airflow
+    from tipbench.jobs.airflow.api import open_airflow
+    from tipbench.jobs.airflow.doctor import Doctor
 
     settings = read_settings(flags)
     airflow = open_airflow(settings)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import click
 
+from tipbench.files import hold_lock
 from tipbench.settings import read_settings
-from tipbench.tracking.backup import back_up
 from tipbench.tracking.journal import count_waiting
-from tipbench.tracking.locks import hold_lock
-from tipbench.tracking.managed_files import finish_restore
-from tipbench.tracking.opening import open_managed_folder
+from tipbench.tracking.managed.backup import back_up
+from tipbench.tracking.managed.files import finish_restore
+from tipbench.tracking.tracking import open_managed_folder
 
 
 @click.command(name="backup")

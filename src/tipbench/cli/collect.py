@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import click
 
-from tipbench.champion_cells import add_champion, champion_alone
+from tipbench.bench.champions import ChampionArm, read_arm, read_chain
 from tipbench.cli.progress import show_json, show_progress
 from tipbench.cli.session import (
     Session,
@@ -18,7 +18,7 @@ from tipbench.cli.session import (
     mlflow_options,
     start_session,
 )
-from tipbench.collect import Collected, Plan, Store, collect_cells, estimate_seconds, plan_collect
+from tipbench.collect.run import Collected, Plan, Store, collect_cells, estimate_seconds, plan_collect
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine
 from tipbench.errors import (
@@ -28,11 +28,10 @@ from tipbench.errors import (
     TrackingUnavailable,
     UsageError,
 )
-from tipbench.grid import Cell, open_pack, prepare_grid
+from tipbench.grid import Cell, add_champion, champion_alone, open_pack, prepare_grid
 from tipbench.records import Model
 from tipbench.settings import read_settings
 from tipbench.tracking import Delivery
-from tipbench.tracking.champions import ChampionArm, read_arm, read_chain
 from tipbench.tracking.runs import Experiment
 
 STOP_SECONDS = 10.0

@@ -9,10 +9,10 @@ from tipbench.cli.session import Session, experiment_option, mlflow_options, ope
 from tipbench.cli.writing import write_whole
 from tipbench.errors import UsageError
 from tipbench.ranking.compare import read_bench, read_details
-from tipbench.ranking.markdown import format_markdown
-from tipbench.ranking.page import make_page
 from tipbench.ranking.records import By, Report
-from tipbench.ranking.report import format_csv, print_report
+from tipbench.show.markdown import format_markdown
+from tipbench.show.page import make_page
+from tipbench.show.terminal import format_csv, print_report
 
 
 @click.command(name="compare")

@@ -16,12 +16,11 @@ from tipbench.cli.session import Session, check_room, make_console, mlflow_optio
 from tipbench.engines import Engines, open_engines
 from tipbench.errors import CannotHoldFormat
 from tipbench.grid import prepare_grid
-from tipbench.judging.auto import AutoOrder
-from tipbench.judging.auto_items import Sample
-from tipbench.judging.handout import Request
+from tipbench.judging.auto.run import AutoOrder, Sample
+from tipbench.judging.handout import SittingRequest
 from tipbench.ranking.compare import compare_experiment
-from tipbench.ranking.report import print_report
 from tipbench.settings import read_settings
+from tipbench.show.terminal import print_report
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def _offer_keyboard(session: Session) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or session.say.is_dumb_terminal:
         return
     if click.confirm("Judge one block yourself, here at the keyboard?", default=False):
-        judge_here(session, open_judging(session), Request(getpass.getuser(), blocks=1))
+        judge_here(session, open_judging(session), SittingRequest(getpass.getuser(), blocks=1))
 
 
 def _say_next(session: Session, *, waiting: int) -> None:

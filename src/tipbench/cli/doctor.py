@@ -12,13 +12,13 @@ from rich.table import Table
 
 from tipbench.cli.session import check_room, make_console, mlflow_options
 from tipbench.engines import open_engines
-from tipbench.engines.ollama_api import OllamaApi
+from tipbench.engines.ollama.api import OllamaApi
 from tipbench.errors import EngineError, TipbenchError
 from tipbench.findings import Finding
 from tipbench.grid import open_pack
 from tipbench.settings import Settings, read_settings
 from tipbench.tracking import open_tracking
-from tipbench.tracking.opening import DEFAULT_URL, answers_as_mlflow, open_managed_folder
+from tipbench.tracking.tracking import DEFAULT_URL, answers_as_mlflow, open_managed_folder
 
 
 @click.command(name="doctor")

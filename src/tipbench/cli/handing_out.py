@@ -6,7 +6,7 @@ import click
 
 from tipbench.cli.session import Function
 from tipbench.errors import UsageError
-from tipbench.judging.handout import Request
+from tipbench.judging.handout import SittingRequest
 
 
 class Share(click.ParamType[float]):
@@ -107,9 +107,9 @@ def check_wishes(wishes: dict[str, Any], *, way: str) -> None:
             raise UsageError(f"{OPTIONS[name]} goes with --next")
 
 
-def make_request(wishes: dict[str, Any], *, judged_by: str) -> Request:
+def make_request(wishes: dict[str, Any], *, judged_by: str) -> SittingRequest:
     """What the judge phase is asked for."""
-    return Request(
+    return SittingRequest(
         judged_by,
         judge_kind=wishes["judge_kind"],
         blocks=wishes["blocks"],

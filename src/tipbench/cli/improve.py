@@ -5,21 +5,19 @@ from pathlib import Path
 
 import click
 
+from tipbench.bench.champions import ChampionArm
 from tipbench.cli.ab import FilePath, bench_options, open_deciding, show_stop
 from tipbench.cli.session import Session, check_room, make_console, start_session
 from tipbench.cli.writing import write_whole
 from tipbench.engines import Engines, open_engines
 from tipbench.errors import UsageError
 from tipbench.grid import open_pack
-from tipbench.improve.brief import Brief
-from tipbench.improve.course import Order, make_options, name_base, split_scenarios
-from tipbench.improve.desk import Stop
-from tipbench.improve.loop import Improving, ask_for_export, say_exported
-from tipbench.improve.proposing import ModelProposer, read_proposals
+from tipbench.improve.brief import Brief, ModelProposer, read_proposals
+from tipbench.improve.run import Improving, Stop, ask_for_export, say_exported
+from tipbench.improve.state import Order, make_options, name_base, split_scenarios
 from tipbench.promotion.succession import settle
 from tipbench.records import Pack, Prompt
 from tipbench.settings import read_settings
-from tipbench.tracking.champions import ChampionArm
 
 
 @click.command(name="improve")

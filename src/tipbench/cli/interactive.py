@@ -5,15 +5,14 @@ import shlex
 import sys
 from dataclasses import replace
 
+from tipbench.bench.sittings import LIVE_LEASE_MS, StoredDrift
 from tipbench.cli.session import Session
 from tipbench.errors import JudgedEnough, UsageError
-from tipbench.judging.handout import Request
-from tipbench.judging.live import LiveJudging
-from tipbench.judging.phase import Judging
+from tipbench.judging.handout import SittingRequest
+from tipbench.judging.keyboard.loop import Left, judge_at_keyboard
+from tipbench.judging.service import Judging, LiveJudging
 from tipbench.judging.status import SittingLine
-from tipbench.judging.terminal import Left, judge_at_keyboard
 from tipbench.settings import Settings
-from tipbench.tracking.sittings import LIVE_LEASE_MS, StoredDrift
 
 ALARMS = {
     "offset": "your scores are {offset:+.1f} points off the known ones on average",
@@ -29,7 +28,7 @@ def pick_judge(session: Session, judged_by: str | None) -> str:
     return chosen if judged_by or chosen != standard else getpass.getuser()
 
 
-def judge_here(session: Session, judging: Judging, request: Request) -> int:
+def judge_here(session: Session, judging: Judging, request: SittingRequest) -> int:
     """Lets the judge work at the keyboard, then says what the sitting became. Gives the exit code.
 
     Raises:

@@ -10,7 +10,7 @@ from rich.table import Table
 from tipbench.cli.session import make_console, make_stamps
 from tipbench.inert import make_inert_line
 from tipbench.jobs.logs import read_piece
-from tipbench.jobs.opening import open_jobs
+from tipbench.jobs.store import open_jobs
 from tipbench.jobs.worker import Worker, own_command
 from tipbench.settings import read_settings
 

@@ -21,10 +21,9 @@ from tipbench.cli.interactive import judge_here, pick_judge, say_enough
 from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
 from tipbench.errors import JudgedEnough, UsageError
 from tipbench.inert import make_inert_line
-from tipbench.judging.export import Handout
-from tipbench.judging.handout import Request
-from tipbench.judging.phase import Judging, Taken
-from tipbench.judging.spots import Disagreement
+from tipbench.judging.draw import Disagreement
+from tipbench.judging.handout import Handout, SittingRequest
+from tipbench.judging.service import Judging, Taken
 from tipbench.judging.status import Status
 
 FilePath = click.Path(dir_okay=False, path_type=Path)
@@ -195,7 +194,7 @@ def tell_disagreement(found: Disagreement) -> str:
     return f"{start}, Δ {found.threshold:.2f} ({origin}), {found.flagged} flagged"
 
 
-def _export(session: Session, path: Path, request: Request, *, as_json: bool) -> None:
+def _export(session: Session, path: Path, request: SittingRequest, *, as_json: bool) -> None:
     try:
         handout = open_judging(session).hand_out(path, request, experiment=session.settings.experiment)
     except JudgedEnough as enough:

@@ -10,8 +10,8 @@ from tipbench.cli.judge import open_judging
 from tipbench.cli.session import Session, make_console, start_session
 from tipbench.engines import Engines, open_engines
 from tipbench.errors import TipbenchError, UsageError
-from tipbench.judging.auto import AutoJudging, AutoOrder, AutoOutcome
-from tipbench.judging.auto_graders import JudgeModel, Price, judge_on_engine
+from tipbench.judging.auto.graders import JudgeModel, Price, judge_on_engine
+from tipbench.judging.auto.run import AutoJudging, AutoOrder, AutoOutcome
 from tipbench.settings import Settings, read_settings
 
 LITELLM = "litellm:"
@@ -75,7 +75,7 @@ def find_judge(name: str, settings: Settings, engines: Engines) -> JudgeModel:
         ModelRefused: nobody has it, or it is too big.
     """
     if name.startswith(LITELLM):
-        from tipbench.judging.auto_litellm import judge_behind_litellm
+        from tipbench.judging.auto.graders import judge_behind_litellm
 
         return judge_behind_litellm(name.removeprefix(LITELLM), price=_price(settings))
     model = engines.admit(name)

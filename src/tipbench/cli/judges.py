@@ -11,9 +11,9 @@ from tipbench.cli.handing_out import delta_option
 from tipbench.cli.judge import open_judging, tell_disagreement
 from tipbench.cli.session import Session, mlflow_options, open_session
 from tipbench.errors import TipbenchError, UsageError
-from tipbench.judging.drift_plot import draw_drift
+from tipbench.judging.draw import FlaggedPair
 from tipbench.judging.judges import JudgePair, JudgeSitting, JudgesReport, NoiseLine
-from tipbench.judging.spots import FlaggedPair
+from tipbench.show.drift_chart import draw_drift
 
 
 @click.command(name="judges")

@@ -8,8 +8,8 @@ import click
 from tipbench.cli.judge import open_judging
 from tipbench.cli.session import experiment_option, make_console, mlflow_options, start_session
 from tipbench.errors import TipbenchError
-from tipbench.judging.mcp_tools import JudgeTools
-from tipbench.judging.phase import Judging
+from tipbench.judging.mcp import JudgeTools
+from tipbench.judging.service import Judging
 from tipbench.settings import read_settings
 
 
@@ -23,7 +23,7 @@ from tipbench.settings import read_settings
 def command(*, champion: str | None, **flags: object) -> None:
     """Serve judging to a coding agent over stdio (Model Context Protocol). The agent starts it itself."""
     try:
-        from tipbench.judging.mcp_server import make_server
+        from tipbench.judging.mcp import make_server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"mcp", "mcp_types"}:
             raise

@@ -7,6 +7,7 @@ from typing import TypeVar
 import click
 
 from tipbench.cli.session import check_room, experiment_option, mlflow_options, open_session
+from tipbench.tracking.write import blank_write
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -25,7 +26,7 @@ def command() -> None:
 def up(home: str | None) -> None:
     """Start the server, unless it runs already, and say where it is."""
     from tipbench.settings import read_settings
-    from tipbench.tracking.opening import open_managed_folder
+    from tipbench.tracking.tracking import open_managed_folder
 
     settings = read_settings({"home": home})
     check_room(settings)
@@ -38,7 +39,7 @@ def up(home: str | None) -> None:
 def down(home: str | None) -> None:
     """End the server; its data stays."""
     from tipbench.settings import read_settings
-    from tipbench.tracking.opening import open_managed_folder
+    from tipbench.tracking.tracking import open_managed_folder
 
     stopped = open_managed_folder(read_settings({"home": home}).home).stop()
     click.echo("stopped" if stopped else "no managed server was running")
@@ -50,7 +51,7 @@ def status(home: str | None) -> None:
     """Say whether the server runs, where its data is, and what still waits to be delivered."""
     from tipbench.settings import read_settings
     from tipbench.tracking.journal import count_waiting
-    from tipbench.tracking.opening import open_managed_folder
+    from tipbench.tracking.tracking import open_managed_folder
 
     settings = read_settings({"home": home})
     managed = open_managed_folder(settings.home)
@@ -75,7 +76,7 @@ def status(home: str | None) -> None:
 def publish(**flags: object) -> None:
     """Copy the verdicts that count into MLflow's evaluation views, as assessments of traces."""
     from tipbench.cli.judge import open_judging
-    from tipbench.judging.publish import publish_verdicts
+    from tipbench.judging.repair import publish_verdicts
 
     with open_session(flags) as session:
         judging, name = open_judging(session), session.settings.experiment
@@ -93,12 +94,12 @@ def publish(**flags: object) -> None:
 @mlflow_options
 def keep(*, files: tuple[Path, ...], name: str, **flags: object) -> None:
     """Put text FILES into MLflow, as artifacts of one new run: for people without a disk in common."""
-    from tipbench.tracking.keeping import read_texts, texts_write
+    from tipbench.bench.views import read_texts, texts_write
 
     texts = read_texts(files)
     with open_session(flags) as session:
         experiment = session.tracking.find_experiment(session.settings.experiment)
-        write = texts_write(texts, name=name, write=session.stamps.blank(experiment))
+        write = texts_write(texts, name=name, write=blank_write(experiment, session.stamps))
         run_id = session.tracking.deliver(write)
         link = f"{session.tracking.url}/#/experiments/{experiment.id}/runs/{run_id}/artifacts"
         session.say.print(f"{', '.join(write.artifacts)} kept: {link}", markup=False, soft_wrap=True)

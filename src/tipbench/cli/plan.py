@@ -6,7 +6,7 @@ import click
 
 from tipbench.cli.session import make_console, mlflow_options, start_session
 from tipbench.judging.anchors import ANCHORS_PER_SITTING
-from tipbench.judging.blocks import SECTION_ITEMS
+from tipbench.judging.draw import SECTION_ITEMS
 from tipbench.settings import Settings, read_settings
 from tipbench.stats import AutoJudge, CellVariance, Design, scenarios_needed, smallest_difference
 

@@ -35,9 +35,8 @@ def serve(*, host: str, port: int, tips: Path | None, **flags: object) -> None:
     check_extra("serve", "fastapi", "prometheus_client", "uvicorn")
     import uvicorn
 
-    from tipbench.serving.app import create_app
-    from tipbench.serving.opening import ServingOptions, open_serving, read_token
-    from tipbench.serving.tips import read_tips
+    from tipbench.policies.serving.app import ServingOptions, create_app, open_serving, read_token
+    from tipbench.policies.serving.tips import read_tips
 
     settings = read_settings(flags)
     check_room(settings)
@@ -69,8 +68,8 @@ def serve(*, host: str, port: int, tips: Path | None, **flags: object) -> None:
 def verify(ctx: click.Context, **flags: object) -> None:
     """Compare every state with a replay of the log. Exit code 3: they differ."""
     check_extra("serve", "fastapi", "prometheus_client")
-    from tipbench.policies.verifying import find_differences
-    from tipbench.serving.opening import open_store
+    from tipbench.policies.serving.app import open_store
+    from tipbench.policies.stores.file import find_differences
 
     settings = read_settings(flags)
     check_room(settings)

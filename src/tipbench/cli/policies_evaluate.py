@@ -22,9 +22,9 @@ def evaluate_command(*, names: tuple[str, ...], signals: Path | None, as_json: b
     """What a policy would have earned on the logged decisions: IPS, SNIPS, doubly robust."""
     import json
 
-    from tipbench.policies.registry import find_policy, list_policies
-    from tipbench.serving.evaluating import evaluate_policy
-    from tipbench.serving.signals import read_signals
+    from tipbench.policies.policy import find_policy, list_policies
+    from tipbench.policies.serving.evaluation import evaluate_policy
+    from tipbench.policies.serving.signals import read_signals
 
     policies = list_policies()
     folder = signals or read_settings(flags).policies_folder / "signals"

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from tipbench.cli.session import Session, mlflow_options, open_session
-from tipbench.serving.evaluating import Evaluation, evaluate_policy
+from tipbench.policies.serving.evaluation import Evaluation, evaluate_policy
 
 
 @click.command(name="gate")
@@ -33,10 +33,9 @@ def gate_command(
     **flags: object,
 ) -> None:
     """May a policy become active? Exit code 0: yes, 3: no, 4: not decided yet."""
-    from tipbench.policies.registry import find_policy, list_policies
-    from tipbench.serving.active import ActiveFile, ActivePolicy
-    from tipbench.simulation.gate import examine
-    from tipbench.simulation.storing import find_simulation, store_gate
+    from tipbench.policies.policy import find_policy, list_policies
+    from tipbench.policies.serving.tips import ActiveFile, ActivePolicy
+    from tipbench.policies.simulation.report import examine, find_simulation, store_gate
 
     policies = list_policies()
     wanted = find_policy(policies, candidate).name
@@ -63,8 +62,8 @@ def gate_command(
 
 
 def _evaluate_log(folder: Path, candidate: str) -> Evaluation | None:
-    from tipbench.policies.registry import list_policies
-    from tipbench.serving.signals import read_signals
+    from tipbench.policies.policy import list_policies
+    from tipbench.policies.serving.signals import read_signals
 
     if not any(signal.kind == "reward" for signal in read_signals(folder)):
         return None

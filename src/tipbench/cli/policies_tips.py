@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
+from tipbench.bench.cells import StoredCell, read_candidates
+from tipbench.bench.evidence import Evidence, read_evidence
 from tipbench.cli.session import Session, mlflow_options, open_session
 from tipbench.errors import NoChampion, UsageError
+from tipbench.policies.serving.tips import StoredTip, write_tips
 from tipbench.records import Rubric
-from tipbench.serving.tips import StoredTip, write_tips
-from tipbench.tracking.cells import StoredCell, read_candidates
-from tipbench.tracking.evidence import Evidence, read_evidence
 
 KIND_VALUE = "time_slot"
 
@@ -57,8 +57,8 @@ def _find_champion(session: Session, arm: str | None, where: str | None) -> tupl
 
 
 def _read_tips(session: Session, arm: str, where: str, *, kind_of: str) -> list[StoredTip]:
+    from tipbench.bench.packs import read_pack_files
     from tipbench.pack import parse_pack
-    from tipbench.tracking.packs import read_pack_files
 
     tracking = session.tracking
     runs = tracking.read_runs(tracking.find_experiment(where))

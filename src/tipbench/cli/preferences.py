@@ -6,7 +6,7 @@ import click
 
 from tipbench.cli.session import experiment_option, mlflow_options, open_session
 from tipbench.cli.writing import write_whole
-from tipbench.preferences import find_preferences
+from tipbench.ranking.preferences import find_preferences
 
 NOTHING_YET = 4
 

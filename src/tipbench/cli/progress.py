@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tipbench.collect import Collected
+from tipbench.collect.run import Collected
 from tipbench.inert import make_inert_line
 
 

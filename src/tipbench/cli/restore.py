@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from tipbench.settings import read_settings
-from tipbench.tracking.opening import open_managed_folder
-from tipbench.tracking.restoring import Restore, Restored
+from tipbench.tracking.managed.restore import Restore, Restored
+from tipbench.tracking.tracking import open_managed_folder
 
 
 @click.command(name="restore")

@@ -2,10 +2,11 @@
 
 import click
 
+from tipbench.bench.cells import StoredCell, read_cells
+from tipbench.bench.evidence import KINDS, content_of, format_content
 from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
 from tipbench.errors import TrackingUnavailable, UsageError
-from tipbench.tracking.cells import StoredCell, read_cells
-from tipbench.tracking.contents import KINDS, content_of, format_content
+from tipbench.tracking.write import blank_write
 
 
 @click.command(name="retire")
@@ -49,7 +50,7 @@ def retire(session: Session, *, kind: str, value: str, undo: bool) -> None:
             f"experiment {name!r} has no cells with {kind} {value!r}", hint=f"There are: {', '.join(known)}"
         )
     for cell in found:
-        blank = session.stamps.blank(experiment)
+        blank = blank_write(experiment, session.stamps)
         tags = {"tipbench.retired": "" if undo else f"{kind} {value}"}
         tags |= {"judge_pending": str(undo and bool(cell.answered_slots)).lower()}
         tracking.submit(blank.model_copy(update={"run_id": cell.run.run_id, "tags": tags}))

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tipbench.admin.app import DEMO
-from tipbench.admin.ordering import order_simulate
-from tipbench.admin.parts import Parts, make_parts
+from tipbench.admin.deps import Parts, make_parts
+from tipbench.admin.jobs import order_simulate
 from tipbench.cli.serve_demo_bench import Making
 from tipbench.cli.session import make_stamps
 from tipbench.errors import UsageError
+from tipbench.files import try_lock
 from tipbench.jobs.orders import SimulateOrder
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
-from tipbench.tracking.locks import try_lock
-from tipbench.tracking.opening import open_managed_folder
+from tipbench.tracking.tracking import open_managed_folder
 
 FOLDER, VERSION = "serve-demo", "1"
 """Another version of the demo is made anew."""

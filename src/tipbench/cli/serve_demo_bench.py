@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from tipbench.collect import Store, collect_cells, plan_collect
+from tipbench.clock import Stamps
+from tipbench.collect.run import Store, collect_cells, plan_collect
 from tipbench.engines.protocol import Schema
 from tipbench.grid import Cell
-from tipbench.judging.auto import AutoJudging, AutoOrder
-from tipbench.judging.auto_graders import FREE, Graded, Grader, JudgeModel
-from tipbench.judging.handout import Request
-from tipbench.judging.phase import Judging
+from tipbench.judging.auto.graders import FREE, Graded, Grader, JudgeModel
+from tipbench.judging.auto.run import AutoJudging, AutoOrder
+from tipbench.judging.handout import SittingRequest
+from tipbench.judging.service import Judging
 from tipbench.judging.sheet import SheetItem
 from tipbench.pack import builtin_pack, select_scenarios
 from tipbench.promotion.gate import Gate
@@ -26,7 +27,6 @@ from tipbench.promotion.promote import Promoting
 from tipbench.records import Generation, Model, Options, Sampling
 from tipbench.settings import GateSettings
 from tipbench.tracking import Tracking
-from tipbench.tracking.stamps import Stamps
 
 EXPERIMENT, UNJUDGED = "tip-bench-demo", "tip-bench-demo-next"
 CHAMPION = "demo-medium+v1"
@@ -177,14 +177,14 @@ class Making:
     def _judge(self, deserved: Mapping[str, Form]) -> None:
         judging = Judging(self.tracking, self.stamps, self.folder / "locks")
         scorer = Scorer(deserved)
-        self._fill(judging, scorer, Request("anna", sits="human", blocks=22))
-        self._fill(judging, scorer, Request("ben", sits="human", second_share=0.25))
-        self._fill(judging, replace(scorer, off_by=-2), Request("carl", sits="human", blocks=3))
+        self._fill(judging, scorer, SittingRequest("anna", sits="human", blocks=22))
+        self._fill(judging, scorer, SittingRequest("ben", sits="human", second_share=0.25))
+        self._fill(judging, replace(scorer, off_by=-2), SittingRequest("carl", sits="human", blocks=3))
         judge = JudgeModel("demo:judge", "demo", pinned=True, price=FREE, patient=False, open=scorer.open)
         auto = AutoJudging(judging, self.folder / "auto", lambda _done, _of: None)
         auto.run(AutoOrder(judge), experiment=EXPERIMENT)
 
-    def _fill(self, judging: Judging, scorer: "Scorer", request: Request) -> None:
+    def _fill(self, judging: Judging, scorer: "Scorer", request: SittingRequest) -> None:
         path = self.folder / f"{request.judged_by}.json"
         handed = judging.hand_out(path, request, experiment=EXPERIMENT)
         if handed is None:

@@ -14,11 +14,11 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from tipbench.clock import Stamps
 from tipbench.errors import TipbenchError
 from tipbench.inert import make_inert
 from tipbench.settings import Settings, read_settings
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.stamps import Stamps
 
 Function = TypeVar("Function", bound=Callable[..., object])
 PLAIN_WIDTH = 132

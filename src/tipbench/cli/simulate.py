@@ -8,9 +8,9 @@ from rich.table import Table
 
 from tipbench.cli.session import Session, mlflow_options, open_session
 from tipbench.errors import TipbenchError
+from tipbench.policies.simulation.report import Interval, SimulationReport
+from tipbench.policies.simulation.world import PoolTip
 from tipbench.settings import split_list
-from tipbench.simulation.report import Interval, SimulationReport
-from tipbench.simulation.world import PoolTip
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -47,12 +47,10 @@ def command(
     **flags: object,
 ) -> None:
     """Compare policies on simulated users, all on the same random numbers; the result is an MLflow run."""
-    from tipbench.policies.registry import find_policy, list_policies
-    from tipbench.simulation.plot import draw_regret
-    from tipbench.simulation.report import make_report
-    from tipbench.simulation.runner import play
-    from tipbench.simulation.storing import store_simulation
-    from tipbench.simulation.world import World, make_pool, make_users
+    from tipbench.policies.policy import find_policy, list_policies
+    from tipbench.policies.simulation.report import draw_regret, make_report, store_simulation
+    from tipbench.policies.simulation.run import play
+    from tipbench.policies.simulation.world import World, make_pool, make_users
 
     known = list_policies()
     policies = [find_policy(known, name) for name in split_list(names, what="policies")]
@@ -75,7 +73,7 @@ def command(
 
 
 def _read_pool(path: Path) -> list[PoolTip]:
-    from tipbench.serving.tips import read_tips
+    from tipbench.policies.serving.tips import read_tips
 
     tips = read_tips(path)
     judged = [tip.quality for tip in tips if tip.quality is not None]

@@ -4,9 +4,9 @@ import getpass
 
 import click
 
+from tipbench.bench.sittings import Decision
 from tipbench.cli.judge import check_reason, open_judging
 from tipbench.cli.session import experiment_option, mlflow_options, open_session
-from tipbench.tracking.sittings import Decision
 
 
 @click.group(name="sitting")

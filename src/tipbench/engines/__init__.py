@@ -6,17 +6,16 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Self
 
-from tipbench.engines.digests import DigestCache
-from tipbench.engines.llamacpp import LlamaCppEngine, LlamaCppOptions
+from tipbench.engines.llamacpp.engine import LlamaCppEngine, LlamaCppOptions
+from tipbench.engines.lock import MachineLock, machine_lock_path
 from tipbench.engines.machine import count_cores
-from tipbench.engines.machine_lock import MachineLock, machine_lock_path
-from tipbench.engines.ollama import OllamaEngine, OllamaOptions
-from tipbench.engines.ollama_api import NoServer, OllamaApi
-from tipbench.engines.ollama_residency import clear_left_behind, make_room
-from tipbench.engines.ollama_serve import start_ollama_serve
-from tipbench.engines.openai_compatible import OpenAiEngine, open_openai
+from tipbench.engines.ollama.api import NoServer, OllamaApi
+from tipbench.engines.ollama.engine import OllamaEngine, OllamaOptions
+from tipbench.engines.ollama.residency import clear_left_behind, make_room
+from tipbench.engines.ollama.serve import start_ollama_serve
+from tipbench.engines.openai.engine import OpenAiEngine, open_openai
 from tipbench.engines.protocol import Engine
-from tipbench.engines.weights import KNOWN_WEIGHTS
+from tipbench.engines.weights import KNOWN_WEIGHTS, DigestCache
 from tipbench.errors import EngineUnavailable, ModelRefused
 from tipbench.records import Model
 from tipbench.settings import Settings

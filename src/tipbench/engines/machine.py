@@ -1,8 +1,15 @@
 """What this machine gives to our process: cores and memory."""
 
 import os
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tipbench.errors import EngineUnavailable
+from tipbench.records import Model
 
 ROOT = Path("/")
 
@@ -67,3 +74,130 @@ def _read_lines(path: Path) -> list[str]:
         return path.read_text(encoding="ascii").splitlines()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
+
+
+# Whether a model fits into the memory of this machine.
+
+
+SPARE_BYTES = 2**29
+GIB = 2**30
+
+
+def check_memory(model: Model, *, kv_bytes: int) -> None:
+    """Refuses a load that would not fit beside everything else that runs here.
+
+    Raises:
+        EngineUnavailable: with what is needed and what there is.
+    """
+    available = available_memory_bytes()
+    needed = model.size_bytes + kv_bytes + SPARE_BYTES
+    if available is not None and needed > available:
+        raise EngineUnavailable(
+            f"{model.name!r} needs {needed / GIB:.1f} GiB of memory "
+            f"(weights {model.size_bytes / GIB:.1f}, context {kv_bytes / GIB:.1f}, spare 0.5), "
+            f"{available / GIB:.1f} GiB are available",
+            hint="Close other programs, use a smaller model, or set a smaller context_tokens.",
+        )
+
+
+# Who holds weights in memory on this machine, seen from the kernel's side.
+
+
+OUR_CHILD = "tipbench.engines.llamacpp.child"
+SAMPLE_SECONDS = 1.0
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A process that exists to hold one model: our child, or a runner of Ollama's."""
+
+    process_id: int
+    command: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most that was seen at one moment."""
+
+    models: int
+    memory_bytes: int
+
+
+def find_residents(*, proc: Path = PROC) -> list[Resident]:
+    """The processes of every user that hold a model; none where the kernel has no /proc."""
+    found: list[Resident] = []
+    for folder in _process_folders(proc):
+        arguments = _read(folder / "cmdline").decode(errors="replace").split("\0")
+        if _holds_a_model(arguments):
+            pages = _read(folder / "statm").split()
+            # A process that just ended has no pages any more.
+            if pages and int(pages[1]):
+                memory = int(pages[1]) * os.sysconf("SC_PAGE_SIZE")
+                found.append(Resident(int(folder.name), " ".join(arguments).strip(), memory))
+    return found
+
+
+class PeakWatch:
+    """Looks about once a second; `take` gives the peak since the last take."""
+
+    def __init__(self, *, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._lock = threading.Lock()
+        self._now = self._peak = Peak(0, 0)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="tipbench-peaks", daemon=True)
+
+    def take(self) -> Peak:
+        """The peak since the last take, what was there then included."""
+        with self._lock:
+            peak, self._peak = self._peak, self._now
+        return peak
+
+    def _watch(self) -> None:
+        while not self._stop.wait(SAMPLE_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        """Looks now."""
+        residents = find_residents(proc=self._proc)
+        memory = sum(resident.memory_bytes for resident in residents)
+        with self._lock:
+            self._now = Peak(len(residents), memory)
+            self._peak = Peak(max(self._peak.models, len(residents)), max(self._peak.memory_bytes, memory))
+
+    def __enter__(self) -> Self:
+        self.look()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def _process_folders(proc: Path) -> Iterator[Path]:
+    try:
+        yield from (folder for folder in proc.iterdir() if folder.name.isdigit())
+    except FileNotFoundError:
+        return
+
+
+def _holds_a_model(arguments: list[str]) -> bool:
+    program = Path(arguments[0]).name
+    return (
+        OUR_CHILD in arguments
+        or program == "llama-server"
+        or (program == "ollama" and arguments[1:2] == ["runner"])
+    )
+
+
+def _read(path: Path) -> bytes:
+    """What the kernel says; nothing when the process ended meanwhile."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""

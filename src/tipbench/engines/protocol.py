@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
+from tipbench.errors import GenerationFailed
 from tipbench.records import Generation, Model, Sampling
 
 Schema = Mapping[str, Any]
@@ -65,3 +66,20 @@ class Engine(Protocol):
             EngineUnavailable: the model does not load.
         """
         ...
+
+
+# What no engine can be asked.
+
+
+def check_question(prompt: str, sampling: Sampling) -> None:
+    """Refuses text that cannot be sent, and answers of no length, which some engines take for endless.
+
+    Raises:
+        GenerationFailed: says why.
+    """
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise GenerationFailed(f"the prompt is not valid Unicode: {error}") from error
+    if sampling.max_tokens < 1:
+        raise GenerationFailed(f"max_tokens is {sampling.max_tokens}, it must be at least 1")

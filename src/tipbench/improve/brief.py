@@ -1,19 +1,25 @@
 """The brief: what whoever writes new prompt versions is told. Texts of others stand in it as data."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
-from tipbench.improve.versions import MOST_CHARACTERS, MOST_VERSIONS, StoredVersion
+from pydantic import ValidationError
+
+from tipbench.bench.bench import Backlog
+from tipbench.bench.cells import StoredCell, read_candidates
+from tipbench.bench.evidence import GivenVerdict
+from tipbench.bench.versions import MOST_CHARACTERS, MOST_VERSIONS, Proposal, Proposals, StoredVersion
+from tipbench.engines.protocol import Engine, FormModel
+from tipbench.errors import GenerationFailed, ModelRefused, TipbenchError, UsageError
 from tipbench.inert import make_inert_line
-from tipbench.judging.backlog import Backlog
+from tipbench.judging.blind import fence_text
 from tipbench.judging.closing import Registrar, read_answers
-from tipbench.judging.fence import fence_text
 from tipbench.pack.check import ALWAYS
-from tipbench.records import Candidate, Pack, Prompt, Scenario
-from tipbench.tracking.cells import StoredCell, read_candidates
-from tipbench.tracking.evidence import GivenVerdict
+from tipbench.records import Candidate, Model, Pack, Prompt, Sampling, Scenario
 
 WORST = 10
 """Verdicts in a brief, the worst of each scenario."""
@@ -245,3 +251,103 @@ def _show_version(version: StoredVersion, levels: Mapping[str, float], fence: Ca
     level = levels.get(facts.name)
     mean = "not judged yet" if level is None else f"mean composite {level:.2f}"
     return f"- {facts.name}, made from {facts.parent}: {mean}. Why it was made:\n{fence(facts.why)}"
+
+
+# Who writes new versions: a coding agent or a person through files, or a model through any engine.
+
+
+TRIES = 3
+"""How often a model is asked for one version before it is given up."""
+SAMPLING = Sampling(temperature=0.8, max_tokens=1_200)
+QUESTION = """{brief}
+For this answer one version is enough, and no file: answer with one JSON object {{"why": "…", "text": "…"}}.
+"""
+FORM = {
+    "type": "object",
+    "properties": {
+        "why": {"type": "string", "minLength": 1, "maxLength": 500},
+        "text": {"type": "string", "minLength": 1, "maxLength": MOST_CHARACTERS},
+    },
+    "required": ["why", "text"],
+    "additionalProperties": False,
+}
+Check = Callable[[Sequence[Proposal]], list[str]]
+"""Everything that is wrong with proposals."""
+
+
+@dataclass(frozen=True)
+class ModelProposer:
+    """A model of one of our engines that writes so many versions."""
+
+    model: Model
+    engine: Engine
+    versions: int
+
+    @property
+    def name(self) -> str:
+        """As it is kept with its versions."""
+        return self.model.name if self.model.engine == "openai" else f"{self.model.engine}:{self.model.name}"
+
+    def propose(self, brief: Brief, *, check: Check) -> list[Proposal]:
+        """At least one version. Asked for one at a time; what does not pass is asked for again.
+
+        Raises:
+            TipbenchError: nothing that it wrote can be used.
+        """
+        found: list[Proposal] = []
+        problems: list[str] = []
+        with self.engine.load(self.model) as loaded:
+            if not isinstance(loaded, FormModel):
+                raise ModelRefused(f"the engine {self.model.engine!r} cannot hold a model to a form")
+            for seed in range(self.versions * TRIES):
+                if len(found) == self.versions:
+                    break
+                proposal = _ask(loaded, brief, seed=seed)
+                wrong = [proposal] if isinstance(proposal, str) else check([*found, proposal])
+                problems += wrong
+                if not wrong and isinstance(proposal, Proposal):
+                    found.append(proposal)
+        if not found:
+            listed = "\n  ".join(dict.fromkeys(problems))
+            raise TipbenchError(
+                f"{self.name} wrote no version that can be used:\n  {listed}",
+                hint="Take another model, or a coding agent: --export BRIEF.",
+            )
+        return found
+
+
+def _ask(loaded: FormModel, brief: Brief, *, seed: int) -> Proposal | str:
+    """One version, or what is wrong with the reply."""
+    try:
+        reply = loaded.generate_json(
+            QUESTION.format(brief=brief.text), schema=FORM, sampling=SAMPLING, seed=seed
+        )
+        return Proposal.model_validate_json(reply.text)
+    except GenerationFailed as error:
+        return error.message
+    except ValidationError as error:
+        return f"not in the form: {error.errors(include_url=False)[0]['msg']}"
+
+
+def read_proposals(path: Path) -> Proposals:
+    """The versions in this file.
+
+    Raises:
+        UsageError: it cannot be read; says where it breaks.
+    """
+    try:
+        content: object = json.loads(path.read_text(encoding="utf-8-sig"))
+        return Proposals.model_validate(content)
+    except OSError as error:
+        raise UsageError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg']}"
+            for problem in error.errors(include_url=False)
+        ]
+        raise UsageError(
+            f"{str(path)!r} does not answer a brief:\n  " + "\n  ".join(problems),
+            hint="The brief says at its end what the file looks like.",
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{str(path)!r} is no JSON: {error}") from error

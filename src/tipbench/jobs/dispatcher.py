@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Protocol
 
 from tipbench.errors import TipbenchError
+from tipbench.files import try_lock
 from tipbench.jobs.records import Job, State, Where
 from tipbench.jobs.store import JobStore
-from tipbench.tracking.locks import try_lock
 
 TICK_SECONDS = 0.5
 AGAIN_SECONDS = 15.0

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tipbench.clock import Stamps
 from tipbench.errors import UsageError
-from tipbench.jobs.database import Database
-from tipbench.jobs.outbox import Outbox
+from tipbench.files import is_locked
+from tipbench.jobs.database import FILE_NAME, Database
 from tipbench.jobs.records import Job, Kind, NotThere, State, Step
-from tipbench.tracking.locks import is_locked
+from tipbench.jobs.webhooks import WEBHOOK_TABLES, Outbox, Webhooks, parse_urls
+from tipbench.settings import Settings
 
-TABLES = """
+JOB_TABLES = """
 CREATE TABLE IF NOT EXISTS jobs (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL,
     experiment TEXT NOT NULL, by TEXT NOT NULL, steps TEXT NOT NULL, step INTEGER NOT NULL DEFAULT 0,
@@ -242,3 +244,23 @@ def _read(view: sqlite3.Connection, job_id: str) -> Job:
 
 def _to_job(row: sqlite3.Row) -> Job:
     return Job.model_validate({**dict(row), "steps": json.loads(row["steps"])})
+
+
+# The job store of a data folder, as settings have it.
+
+
+def open_jobs(settings: Settings, stamps: Stamps, *, more_tables: str = "") -> JobStore:
+    """The jobs of the data folder; `more_tables` are those of others in the same file.
+
+    Raises:
+        UsageError: webhooks are set without a secret.
+    """
+    urls = tuple(parse_urls(settings.webhook_urls))
+    if urls and not settings.webhook_secret:
+        raise UsageError(
+            "webhook_urls is set without webhook_secret",
+            hint="Set TIPBENCH_WEBHOOK_SECRET to a long random text.",
+        )
+    database = Database(settings.home / FILE_NAME, JOB_TABLES + WEBHOOK_TABLES + more_tables)
+    webhooks = Webhooks(urls, settings.webhook_secret or "")
+    return JobStore(database, settings.home / "jobs", Outbox(webhooks, stamps.now_ms, stamps.new_id))

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import IO, BinaryIO, cast
 
 from tipbench.errors import TipbenchError
+from tipbench.files import try_lock
 from tipbench.jobs.orders import check_step
 from tipbench.jobs.records import Job, Step
 from tipbench.jobs.store import JobStore
 from tipbench.settings import Settings
-from tipbench.tracking.locks import try_lock
 
 LOOK_SECONDS = 0.3
 POLITE = ((signal.SIGINT, 20.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))

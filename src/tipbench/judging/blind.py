@@ -3,6 +3,9 @@
 import random
 import re
 from collections.abc import Iterable
+from random import Random
+
+from tipbench.inert import make_inert
 
 ALPHABET = "bcdfghjkmnpqrstwxyz23456789"
 NAMES = ("deepseek", "gemma", "gpt", "mistral", "olmo", "qwen", "smollm")
@@ -40,3 +43,18 @@ def _names_of(model: str) -> set[str]:
     names = {model, name, name.split(":", 1)[0]}
     # A model called `coach` would take an ordinary word out of the tips: only telling names are masked.
     return {name for name in names if re.search(r"[\d_:/-]", name)}
+
+
+# The fence around a text that is data: its mark is new each time, and the text cannot contain it.
+
+
+MARK_LENGTH = 16
+
+
+def fence_text(text: str, *, rng: Random) -> str:
+    """The text, made inert, between two lines that carry the same mark."""
+    inert = make_inert(text)
+    mark = make_id(rng, length=MARK_LENGTH)
+    while mark in inert.casefold():
+        mark = make_id(rng, length=MARK_LENGTH)
+    return f"<<<{mark}\n{inert}\n{mark}>>>"

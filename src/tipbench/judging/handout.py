@@ -1,32 +1,87 @@
 """Hand-out: blocks are drawn, made into blind sittings, and leased before anybody sees them."""
 
+import json
+import os
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
 
-from tipbench.errors import TrackingUnavailable
+from tipbench.bench.bench import Backlog
+from tipbench.bench.cells import StoredCell, read_candidates
+from tipbench.bench.evidence import Evidence, check_contents
+from tipbench.bench.sittings import LEASE_MS, LIVE_LEASE_MS, SittingFacts, sitting_write
+from tipbench.clock import Stamps
+from tipbench.errors import TipbenchError, TrackingUnavailable, UsageError
 from tipbench.judging.anchors import REST_SITTINGS
-from tipbench.judging.backlog import Backlog, recent_anchors
-from tipbench.judging.blocks import Block, accompany, draw_blocks, split_sections
-from tipbench.judging.choosing import (
+from tipbench.judging.closing import Registrar
+from tipbench.judging.draw import (
+    Block,
+    Member,
+    accompany,
     board_scores,
+    draw_blocks,
     draw_next,
     draw_second,
+    draw_spots,
     find_beside,
     find_hopeless,
     find_late,
+    split_sections,
 )
-from tipbench.judging.closing import Registrar
-from tipbench.judging.sheet import Desk, Sitting, build_sitting
-from tipbench.judging.spots import draw_spots
-from tipbench.records import LAZY_KINDS, Drawn, content_hash
-from tipbench.tracking.cells import StoredCell
-from tipbench.tracking.sittings import LEASE_MS, LIVE_LEASE_MS, SittingFacts, sitting_write
-from tipbench.tracking.stamps import Stamps
+from tipbench.judging.sheet import Desk, Section, Sheet, Sitting, build_sitting, sheet_rubric, sheet_schema
+from tipbench.records import LAZY_KINDS, Anchor, Candidate, Drawn, content_hash
+from tipbench.tracking.runs import Experiment
+from tipbench.tracking.write import blank_write
+
+# What sittings over an experiment are built from.
+
+
+def make_desk(backlog: Backlog) -> Desk:
+    """What sittings over these cells are built from; the cells were checked to share one rubric."""
+    packs = [
+        backlog.pack_of(h) for h in dict.fromkeys(cell.facts.pack_hash for cell in backlog.evidence.cells)
+    ]
+    scenarios = {scenario.hash: scenario for pack in packs for scenario in pack.scenarios}
+    anchors: dict[str, Anchor] = {}
+    for pack in packs:
+        hash_of = {scenario.id: scenario.hash for scenario in pack.scenarios}
+        for anchor in pack.anchors:
+            anchors[anchor.id] = anchor.model_copy(update={"scenario": hash_of[anchor.scenario]})
+    return Desk(
+        rubric=packs[-1].rubric,
+        scenarios=scenarios,
+        anchors=tuple(anchors.values()),
+        candidate_of=_candidate_reader(backlog),
+        models=tuple(sorted({cell.facts.model for cell in backlog.evidence.cells})),
+    )
+
+
+def _candidate_reader(backlog: Backlog) -> Callable[[Member], Candidate]:
+    """Reads the candidate of a drawn slot, each cell's file once."""
+    texts: dict[str, tuple[Candidate, ...]] = {}
+
+    def read(member: Member) -> Candidate:
+        run = member.cell.run
+        if run.run_id not in texts:
+            texts[run.run_id] = read_candidates(backlog.read_artifact(run, "candidates.json"))
+        return texts[run.run_id][member.slot]
+
+    return read
+
+
+def recent_anchors(backlog: Backlog, judged_by: str) -> list[tuple[str, ...]]:
+    """The anchors of this judge's last sittings, oldest first."""
+    mine = [sitting for sitting in backlog.evidence.sittings if sitting.meant_for == judged_by]
+    return [
+        tuple(item.anchor for item in backlog.key_of(sitting).items if item.anchor)
+        for sitting in mine[-REST_SITTINGS:]
+    ]
 
 
 @dataclass(frozen=True)
-class Request:
+class SittingRequest:
     """What to hand out, to whom. `judge_kind` narrows to the cells that wait for that kind.
 
     `sits` is the kind of judge who sits there, when that is known. With `items` whole blocks of at least so
@@ -59,7 +114,7 @@ class Request:
         return "block" if self.second_share is None else "second"
 
 
-def draw_sections(backlog: Backlog, request: Request, *, rng: Random) -> list[list[Block]]:
+def draw_sections(backlog: Backlog, request: SittingRequest, *, rng: Random) -> list[list[Block]]:
     """The sections that would be handed out: waiting cells, less what is judged or with a judge.
 
     Raises:
@@ -90,7 +145,7 @@ def draw_sections(backlog: Backlog, request: Request, *, rng: Random) -> list[li
 
 def _draw_blocks(
     backlog: Backlog,
-    request: Request,
+    request: SittingRequest,
     cells: Sequence[StoredCell],
     *,
     taken: Mapping[str, Set[int]],
@@ -217,7 +272,7 @@ def tell_late_arms(sections: Sequence[Sequence[Block]], cells: Sequence[StoredCe
 def store_sittings(
     sittings: Sequence[Sitting],
     *,
-    request: Request,
+    request: SittingRequest,
     cell: StoredCell,
     registrar: Registrar,
     files: Mapping[str, str] | None = None,
@@ -228,7 +283,7 @@ def store_sittings(
         TrackingUnavailable: not all sittings could be stored.
     """
     for sitting in sittings:
-        write = registrar.stamps.blank(registrar.experiment)
+        write = blank_write(registrar.experiment, registrar.stamps)
         facts = SittingFacts(
             token=sitting.token,
             tier="lazy",
@@ -263,3 +318,148 @@ def store_sittings(
 def seed_source(stamps: Stamps) -> Callable[[], int]:
     """Seeds that nobody can guess, one for each call."""
     return lambda: int(content_hash(stamps.new_id()), 16) >> 1
+
+
+# Export: what waits for a lazy judge becomes one blind file.
+
+
+@dataclass(frozen=True)
+class Handout:
+    """What was handed out, and what people should know about it."""
+
+    sheet: Sheet
+    remarks: tuple[str, ...] = ()
+
+
+def export_sheet(
+    path: Path, request: SittingRequest, *, backlog: Backlog, registrar: Registrar
+) -> Handout | None:
+    """Writes the sheet and its schema; None when nothing waits.
+
+    Raises:
+        MixedContents: one name stands for several contents: judging would mix them.
+        TipbenchError: the file cannot be written; nothing was handed out.
+    """
+    experiment = registrar.experiment
+    check_contents(backlog.evidence.cells, experiment=experiment.name)
+    seeds = seed_source(registrar.stamps)
+    sections = draw_sections(backlog, request, rng=Random(seeds()))
+    if not sections:
+        return None
+    desk = make_desk(backlog)
+    sittings = make_sittings(sections, desk=desk, backlog=backlog, judged_by=request.judged_by, seeds=seeds)
+    sheet = Sheet(
+        experiment=experiment.name,
+        experiment_uid=experiment.uid,
+        rubric=sheet_rubric(desk.rubric),
+        sections=tuple(_section(sitting, request, now_ms=backlog.now_ms) for sitting in sittings),
+    )
+    part = part_file(path)
+    write_text(part, sheet.model_dump_json(indent=1))
+    write_text(schema_file(path), json.dumps(sheet_schema(desk.rubric), indent=1))
+    store_sittings(sittings, request=request, cell=sections[0][0].members[0].cell, registrar=registrar)
+    _put_in_place(part, path)
+    if request.drawn != "block":
+        return Handout(sheet)
+    return Handout(sheet, tuple(tell_late_arms(sections, backlog.evidence.cells)))
+
+
+def _section(sitting: Sitting, request: SittingRequest, *, now_ms: int) -> Section:
+    expires = datetime.fromtimestamp((now_ms + LEASE_MS) / 1000, tz=UTC)
+    return Section(
+        sitting=sitting.token,
+        judged_by=request.judged_by,
+        expires=expires.isoformat(timespec="seconds"),
+        scenarios=sitting.scenarios,
+        items=sitting.items,
+    )
+
+
+def check_target(path: Path) -> None:
+    """Refuses to overwrite a sheet: it may hold somebody's answers.
+
+    Raises:
+        UsageError: the file exists, or its folder does not.
+    """
+    try:
+        there = [target for target in (path, schema_file(path)) if target.exists()]
+        folder_there = path.absolute().parent.is_dir()
+    except OSError as error:
+        raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}") from error
+    # The schema of an interrupted export lies there without its sheet: it is only written again.
+    if path in there or (there and not part_file(path).exists()):
+        raise UsageError(f"{str(there[0])!r} exists and may hold answers", hint="Choose another file name.")
+    if not folder_there:
+        raise UsageError(f"there is no folder {str(path.absolute().parent)!r}", hint="Make it first.")
+
+
+def finish_interrupted(path: Path, evidence: Evidence, *, experiment: Experiment) -> Handout | None:
+    """The sheet of an export that was killed after its sittings were stored; the file is put in place.
+
+    Raises:
+        UsageError: what lies there is an unfinished export of another experiment, or cannot be read.
+    """
+    part = part_file(path)
+    if not part.exists():
+        return None
+    stored = {sitting.facts.token for sitting in evidence.sittings}
+    try:
+        sheet = Sheet.model_validate_json(part.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"the unfinished export {str(part)!r} cannot be read: {error.strerror}",
+            hint="Make it readable, or choose another file.",
+        ) from error
+    except ValueError:
+        part.unlink()  # Torn: it was never complete, so no sitting was stored for it.
+        return None
+    if sheet.experiment_uid != experiment.uid:
+        raise UsageError(
+            f"{str(part)!r} is an unfinished export of experiment {sheet.experiment!r}",
+            hint="Finish it by exporting that experiment to the same file, or choose another file.",
+        )
+    kept = tuple(section for section in sheet.sections if section.sitting in stored)
+    if not kept:
+        part.unlink()
+        return None
+    sheet = sheet.model_copy(update={"sections": kept})
+    write_text(part, sheet.model_dump_json(indent=1))
+    _put_in_place(part, path)
+    return Handout(
+        sheet, ("an export that was interrupted was finished; the options given now did not count",)
+    )
+
+
+def _put_in_place(part: Path, path: Path) -> None:
+    try:
+        part.replace(path)
+    except OSError as error:
+        raise TipbenchError(
+            f"{str(path)!r} cannot be written: {error.strerror}",
+            hint=f"The sheet is complete in {str(part)!r}: run the same command again when this is mended.",
+        ) from error
+
+
+def part_file(path: Path) -> Path:
+    """Where a sheet lies until its sittings are stored."""
+    return path.with_name(path.name + ".part")
+
+
+def schema_file(path: Path) -> Path:
+    """The JSON Schema beside a sheet."""
+    return path.with_name(path.stem + ".schema.json")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes and syncs the text.
+
+    Raises:
+        TipbenchError: the disk is full, or the place cannot be written.
+    """
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise TipbenchError(f"{str(path)!r} cannot be written: {error.strerror}") from error

@@ -4,22 +4,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tipbench.agreement import (
+from tipbench.bench.agreement import (
     Said,
     find_pairs,
     list_verdicts,
     mark_sitting,
     measure_agreement,
+    read_noise,
     sort_by_judge,
 )
-from tipbench.judging.noise import read_noise
-from tipbench.judging.spots import Disagreement, FlaggedPair, add_spread, measure_disagreement
+from tipbench.bench.cells import StoredCell
+from tipbench.bench.evidence import Evidence
+from tipbench.bench.sittings import StoredSitting
+from tipbench.judging.draw import Disagreement, FlaggedPair, add_spread, measure_disagreement
 from tipbench.judging.status import SittingLine, sitting_line
 from tipbench.records import Record, Rubric
 from tipbench.stats import krippendorff_alpha
-from tipbench.tracking.cells import StoredCell
-from tipbench.tracking.evidence import Evidence
-from tipbench.tracking.sittings import StoredSitting
 
 EXACT_SITTINGS = 2
 """So many sittings with every anchor hit exactly are shown: references seen, or a very good judge."""

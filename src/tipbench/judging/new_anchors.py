@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
 
+from tipbench.bench.bench import Backlog
+from tipbench.bench.cells import StoredCell
+from tipbench.bench.evidence import Evidence
+from tipbench.bench.flags import compute_flags
 from tipbench.errors import PackError, UsageError
-from tipbench.flags import compute_flags
 from tipbench.inert import make_inert
-from tipbench.judging.backlog import Backlog, make_desk
 from tipbench.judging.blind import mask_names
-from tipbench.judging.blocks import Member
-from tipbench.judging.export import part_file, write_text
+from tipbench.judging.draw import Member
+from tipbench.judging.handout import make_desk, part_file, write_text
 from tipbench.pack import parse_pack
 from tipbench.pack.anchors import FILE, Reference, seal
 from tipbench.records import Anchor, Pack, Verdict, content_hash
-from tipbench.tracking.cells import StoredCell
-from tipbench.tracking.evidence import Evidence
 
 ENOUGH_JUDGES = 3
 """Different ones: a judge who repeats himself agrees with nobody else."""

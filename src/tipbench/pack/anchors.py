@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field, ValidationError
 
-from tipbench.candidates import clean_text
+from tipbench.inert import clean_line
 from tipbench.pack.check import NAME, Findings, StrictLine, read_lines
 from tipbench.records import Anchor, Rubric, Scenario
 
@@ -112,8 +112,8 @@ def _anchor_mistakes(
     mistakes: list[str] = []
     if known and entry.scenario not in known:
         mistakes.append(f"no scenario {entry.scenario!r}: correct the name")
-    if clean_text(entry.text) != entry.text:
-        mistakes.append(f"text is not as a candidate would be: write {clean_text(entry.text)!r}")
+    if clean_line(entry.text) != entry.text:
+        mistakes.append(f"text is not as a candidate would be: write {clean_line(entry.text)!r}")
     if rubric:
         mistakes += _score_mistakes(reference.scores, rubric)
     return mistakes

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tipbench.policies.situations import ProfileFeatures, Situation, Tip
+from tipbench.policies.events import ProfileFeatures, Situation, Tip
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]

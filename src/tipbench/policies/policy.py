@@ -1,14 +1,17 @@
 """A policy: how tips are measured, how they are scored, and how likely each of them is shown."""
 
+import pkgutil
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 
+from tipbench.policies import rules
+from tipbench.policies.events import Situation, UnknownPolicy
 from tipbench.policies.features import FeatureSet, Matrix, Vector
-from tipbench.policies.models import KindModel
-from tipbench.policies.situations import Situation
+from tipbench.policies.states import KindModel
 
 Scoring = Callable[[Sequence[KindModel], Matrix], Vector]
 Propensities = Callable[[Vector], Vector]
@@ -76,3 +79,27 @@ def spread_over_best(scores: Vector) -> Vector:
     """All of the probability on the best score, shared evenly among ties."""
     best = scores >= scores.max() - TIE
     return best / best.sum()
+
+
+# Which policies there are: whatever the files in `rules` offer.
+
+
+def list_policies() -> dict[str, Policy]:
+    """Name → policy, in the order of the files."""
+    found: dict[str, Policy] = {}
+    for module in sorted(pkgutil.iter_modules(rules.__path__), key=lambda module: module.name):
+        for policy in import_module(f"{rules.__name__}.{module.name}").POLICIES:
+            found[policy.name] = policy
+    return found
+
+
+def find_policy(policies: Mapping[str, Policy], name: str) -> Policy:
+    """The policy of that name, or of that place in URLs (`egreedy/v2`).
+
+    Raises:
+        UnknownPolicy: there is none; the hint lists those there are.
+    """
+    for policy in policies.values():
+        if name in {policy.name, policy.path}:
+            return policy
+    raise UnknownPolicy(f"no policy {name!r}", hint=f"There are: {', '.join(policies)}")

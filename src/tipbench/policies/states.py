@@ -2,13 +2,49 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
-from tipbench.policies.events import Decided, Rewarded
-from tipbench.policies.features import Vector
-from tipbench.policies.models import KindModel
-from tipbench.policies.refusals import DecisionGone, RewardConflict, UnknownDecision
+from tipbench.policies.events import Decided, DecisionGone, RewardConflict, Rewarded, UnknownDecision
+from tipbench.policies.features import Matrix, Vector
+
+# The reward model of one user for one kind of tips: ridge regression, kept as its sums.
+
+
+RIDGE = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class KindModel:
+    """`gram` is λI + Σ x xᵀ, `moment` is Σ r x. Sums are exact: the order of rewards is all that counts."""
+
+    gram: Matrix
+    moment: Vector
+    count: int = 0
+    total: float = 0.0
+
+    @classmethod
+    def empty(cls, dimension: int) -> "KindModel":
+        """Nothing learned yet."""
+        return cls(RIDGE * np.eye(dimension), np.zeros(dimension))
+
+    def learn(self, x: Vector, reward: float) -> "KindModel":
+        """The model with one more reward."""
+        return KindModel(
+            self.gram + np.outer(x, x), self.moment + reward * x, self.count + 1, self.total + reward
+        )
+
+    @cached_property
+    def weights(self) -> Vector:
+        """The ridge solution: what one unit of each feature is worth."""
+        return np.asarray(np.linalg.solve(self.gram, self.moment), dtype=np.float64)
+
+    @cached_property
+    def inverse(self) -> Matrix:
+        """Of `gram`: how little is known in each direction."""
+        return np.asarray(np.linalg.inv(self.gram), dtype=np.float64)
+
 
 KEPT_DECISIONS = 128
 """Decisions of one user and policy that can still be rewarded; the oldest go first."""

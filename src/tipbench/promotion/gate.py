@@ -1,20 +1,19 @@
 """The gate: may a challenger replace the champion? Looks are planned, claimed, and then computed."""
 
+import shlex
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tipbench.errors import UsageError
-from tipbench.promotion.case import Bench, Opponent, find_opponent, read_bench
-from tipbench.promotion.checks import check_before_look, check_before_plan
-from tipbench.promotion.freezing import freeze
-from tipbench.promotion.gate_report import GateReport, NextLook
-from tipbench.promotion.next_look import plan_next_look
-from tipbench.promotion.rules import compute_look, examine_today
-from tipbench.promotion.taken import Taken, find_doubts, find_passed, read_taken
-from tipbench.settings import GateSettings
-from tipbench.tracking import Run, Tracking
-from tipbench.tracking.champions import ALIAS
-from tipbench.tracking.gate_records import GateRule, PlainAnswer
-from tipbench.tracking.looks import (
+from tipbench.bench.champions import ALIAS, Chain, ChampionArm, Promotion, read_arm, read_chain
+from tipbench.bench.evidence import Evidence, check_contents, read_evidence
+from tipbench.bench.packs import read_pack_files
+from tipbench.bench.plans import (
+    Answer,
+    GateAnswer,
+    GateRule,
+    LookResult,
+    PlainAnswer,
     StoredPlan,
     claim_look,
     count_verdicts,
@@ -24,9 +23,297 @@ from tipbench.tracking.looks import (
     look_write,
     plan_facts,
     read_frozen,
+    read_result,
     result_write,
 )
-from tipbench.tracking.stamps import Stamps
+from tipbench.bench.scores import find_levels, make_scores
+from tipbench.clock import Stamps
+from tipbench.errors import MixedContents, NoChampion, UsageError
+from tipbench.pack import parse_pack
+from tipbench.promotion.gate_report import GateReport, NextLook
+from tipbench.promotion.rules import compute_look, examine_today, freeze
+from tipbench.promotion.succession import find_registered, settle, version_of
+from tipbench.records import Options, Pack
+from tipbench.settings import GateSettings
+from tipbench.stats import next_batch
+from tipbench.stats.gating import gate_is_open
+from tipbench.stats.scores import read_scores
+from tipbench.tracking import Experiment, Run, Tracking
+from tipbench.tracking.write import blank_write
+
+# What the gate is asked about: one experiment, everything it holds, and the arm to be beaten.
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An experiment, read whole and without the cache."""
+
+    tracking: Tracking
+    experiment: Experiment
+    runs: list[Run]
+    evidence: Evidence
+    pack: Pack
+
+    @property
+    def arms(self) -> list[str]:
+        """The arms there are cells of."""
+        return sorted({cell.facts.arm for cell in self.evidence.cells})
+
+    def check_arm(self, arm: str) -> None:
+        """Refuses an arm without cells.
+
+        Raises:
+            UsageError: lists those there are.
+        """
+        if arm not in self.arms:
+            raise UsageError(
+                f"experiment {self.experiment.name!r} has no arm {arm!r}",
+                hint=f"It has: {', '.join(self.arms)}",
+            )
+
+
+@dataclass(frozen=True)
+class Opponent:
+    """The arm to be beaten. `name` is what the experiment calls it, empty if it has no cell there."""
+
+    promotion: Promotion
+    arm: ChampionArm
+    version: int | None
+    name: str
+    remarks: tuple[str, ...] = ()
+
+
+def read_bench(tracking: Tracking, name: str) -> Bench:
+    """Everything the experiment holds now.
+
+    Raises:
+        UsageError: it has no cells.
+    """
+    experiment = tracking.find_experiment(name)
+    runs = tracking.read_runs(experiment, fresh=True)
+    evidence = read_evidence(runs)
+    if not evidence.cells:
+        raise UsageError(
+            f"experiment {name!r} has no cells",
+            hint=f"Collect some: tipbench collect --experiment {shlex.quote(name)}",
+        )
+    return Bench(
+        tracking, experiment, runs, evidence, _read_pack(tracking, runs, evidence.cells[-1].facts.pack_hash)
+    )
+
+
+def find_opponent(bench: Bench, against: str, *, stamps: Stamps) -> Opponent:
+    """Whom a challenger must beat: the champion, or another version of the registry.
+
+    Raises:
+        NoChampion: the pack has none yet.
+        UsageError: there is no such version or alias.
+    """
+    tracking, pack = bench.tracking, bench.pack.name
+    found = settle(tracking, pack, stamps=stamps)
+    if found is None:
+        raise NoChampion(pack)
+    if against == ALIAS:
+        promotion, arm, version, remarks = found.promotion, found.arm, found.version, found.repaired
+    else:
+        promotion, remarks = find_registered(tracking, found.chain, against), found.repaired
+        arm = read_arm(tracking, promotion)
+        version = version_of(tracking, pack, arm.hash)
+    return Opponent(promotion, arm, version, name_in(bench, arm), remarks)
+
+
+def name_in(bench: Bench, arm: ChampionArm) -> str:
+    """What the experiment calls the arm: the weights and the prompt count, not the names."""
+    return arm.name_in(bench.evidence.cells, diversity_request=bench.pack.diversity_request)
+
+
+def make_arm(bench: Bench, name: str) -> ChampionArm:
+    """The arm of that name, complete: weights, options, and the prompt's text from the stored pack.
+
+    Raises:
+        UsageError: there is no such arm, or its prompt is in no stored pack.
+    """
+    bench.check_arm(name)
+    cell = next(cell for cell in bench.evidence.cells if cell.facts.arm == name)
+    facts = cell.facts
+    pack = _read_pack(bench.tracking, bench.runs, facts.pack_hash)
+    prompt = next((each for each in pack.prompts if each.name == facts.prompt), None)
+    if prompt is None:
+        raise UsageError(
+            f"the prompt {facts.prompt!r} is not in the pack that the experiment stores",
+            hint="It was a champion of another time: add its text to the pack and collect again.",
+        )
+    return ChampionArm(
+        pack=pack.name,
+        pack_hash=pack.hash,
+        model=facts.model,
+        engine=facts.engine,
+        model_digest=facts.model_digest,
+        pinned=facts.pinned,
+        prompt=facts.prompt,
+        template=prompt.text,
+        diversity_request=pack.diversity_request,
+        options=Options.model_validate_json(cell.run.params["options"]),
+    )
+
+
+def read_champions(tracking: Tracking, pack: str) -> Chain:
+    """All promotions of a pack.
+
+    Raises:
+        NoChampion: it never had one.
+    """
+    chain = read_chain(tracking, pack)
+    if chain.in_force is None:
+        raise NoChampion(pack)
+    return chain
+
+
+def _read_pack(tracking: Tracking, runs: list[Run], pack_hash: str) -> Pack:
+    return parse_pack(read_pack_files(runs, pack_hash, tracking=tracking))
+
+
+# What the gate checks before it plans or looks: nothing is spent on what cannot be decided.
+
+
+def check_before_plan(bench: Bench, opponent: Opponent, challenger: str | None) -> PlainAnswer | None:
+    """Why there is nothing to plan; None when there is."""
+    try:
+        check_contents(bench.evidence.cells, experiment=bench.experiment.name)
+    except MixedContents as error:
+        return _refuse("no", "contents", error.message, error.hint)
+    name = shlex.quote(bench.experiment.name)
+    if not opponent.name:
+        detail = f"{opponent.arm.name} has no cell in this experiment"
+        if opponent.arm.name in bench.arms:
+            detail += ": what has its name there are other weights or another prompt"
+        hint = f"Collect again, the champion is added: tipbench collect --experiment {name} …"
+        return _refuse("undecided", "champion", detail, hint)
+    if not any(cell.answered_count for cell in bench.evidence.cells):
+        return _refuse("no", "candidates", "no candidate has a text to judge", "")
+    if challenger == opponent.name or bench.arms == [opponent.name]:
+        return _refuse("no", "challenger", "nobody to compare the champion with", "")
+    return None
+
+
+def check_before_look(bench: Bench, opponent: Opponent, settings: GateSettings) -> PlainAnswer | None:
+    """What a look would fail on whatever the verdicts say; None when a look can decide."""
+    evidence = bench.evidence
+    judged = {given.cell.facts.scenario for given in evidence.lazy if given.cell.facts.arm == opponent.name}
+    if len(judged) < settings.scenarios:
+        there = {cell.facts.scenario for cell in evidence.cells if cell.facts.arm == opponent.name}
+        detail = f"the champion is judged in {len(judged)}, {settings.scenarios} are needed"
+        if len(there) < settings.scenarios:
+            hint = "Collect more scenarios: tipbench collect --scenarios wide"
+            return _refuse("no", "scenarios", f"{detail}; only {len(there)} were collected", hint)
+        return _refuse("undecided", "scenarios", detail, "")
+    if settings.require == "lazy" or evidence.auto:
+        return None
+    poor = {s.judged_by for s in evidence.sittings if s.facts.tier == "auto" and s.state == "refused"}
+    if poor:
+        detail = (
+            f"uninformative: {', '.join(sorted(poor))} did not agree with the anchors more than by chance"
+        )
+        return _refuse(
+            "no", "auto tier", detail, "Ask a better judge: tipbench judge --auto --judge-model NAME"
+        )
+    hint = f"tipbench judge --auto --judge-model NAME --experiment {shlex.quote(bench.experiment.name)}"
+    return _refuse("undecided", "auto tier", "no automatic judge has judged", hint)
+
+
+def _refuse(answer: Answer, rule: str, detail: str, hint: str) -> PlainAnswer:
+    return PlainAnswer(
+        answer=answer,
+        rules=(GateRule(name=rule, passed=False, detail=detail),),
+        remarks=(hint,) if hint else (),
+    )
+
+
+# What would decide: how many verdicts until the next look, and on which blocks.
+
+
+HOPELESS = "judging more would not change the answer: no arm can pass any more"
+
+
+def plan_next_look(bench: Bench, champion: str, plan: StoredPlan, *, after: int) -> NextLook | None:
+    """The look after this one; None when it was the last."""
+    look = after + 1
+    if look >= len(plan.facts.looks):
+        return None
+    evidence = bench.evidence
+    waiting = evidence.count_waiting()[0]
+    missing = max(0, plan.verdicts_at(look) - count_verdicts(evidence))
+    if missing > waiting:
+        # Fewer are left than were planned: the last look comes when they are judged.
+        look, missing = len(plan.facts.looks) - 1, waiting
+    levels = find_levels(evidence, bench.pack.rubric)
+    scores = make_scores(evidence, evidence.cells, rubric=bench.pack.rubric, levels=levels)
+    judged = any(score.lazy is not None for score in scores)
+    hopeless = judged and not gate_is_open(read_scores(scores), champion, plan.facts.alpha)
+    batch = next_batch(scores, missing, champion=champion) if missing else []
+    blocks = Counter(str(each.scenario) for each in batch) or _waiting_by_scenario(bench)
+    return NextLook(
+        look=look + 1,
+        at=plan.verdicts_at(look),
+        missing=missing,
+        waiting=waiting,
+        blocks=dict(blocks.most_common(8)),
+        remark=HOPELESS if hopeless else "",
+    )
+
+
+def _waiting_by_scenario(bench: Bench) -> Counter[str]:
+    waiting = bench.evidence.waiting_slots()
+    found = Counter[str]()
+    for cell in bench.evidence.cells:
+        found[cell.facts.scenario] += len(waiting.get(cell.run.run_id, ()))
+    return +found
+
+
+# Looks that were taken: what they said, and whether it still stands.
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A look that was claimed, and what it said; None when nobody finished it.
+
+    `doubtful` are sittings of its frozen list that were refused since.
+    """
+
+    run: Run
+    result: LookResult | None
+    doubtful: tuple[str, ...] = ()
+
+    def says(self, challenger: str | None) -> GateAnswer | None:
+        """What it said of the arm, or of the best one."""
+        if self.result is None or challenger is None:
+            return self.result and self.result.best
+        return self.result.by_arm.get(challenger)
+
+
+def read_taken(tracking: Tracking, plan: StoredPlan, evidence: Evidence) -> dict[int, Taken]:
+    """Every look of the plan that was claimed, deleted ones too."""
+    runs = {look: tracking.read_run(run_id) for look, run_id in plan.taken.items()}
+    return {
+        look: Taken(run, read_result(tracking, run), find_doubts(tracking, run, evidence))
+        for look, run in runs.items()
+    }
+
+
+def find_passed(taken: Mapping[int, Taken], challenger: str | None) -> Taken | None:
+    """The look that let the arm pass, if nothing it rests on became doubtful: who passed once has passed."""
+    for each in taken.values():
+        found = each.says(challenger)
+        if found is not None and found.answer == "promote" and not each.doubtful:
+            return each
+    return None
+
+
+def find_doubts(tracking: Tracking, run: Run, evidence: Evidence) -> tuple[str, ...]:
+    """Sittings of the look's frozen list that were refused since."""
+    refused = {sitting.facts.token for sitting in evidence.sittings if sitting.state == "refused"}
+    used = {sitting.token for sitting in read_frozen(tracking, run).sittings}
+    return tuple(sorted(refused & used))
 
 
 @dataclass(frozen=True)
@@ -201,7 +488,7 @@ class _Planned:
             rubric=bench.pack.rubric,
             gate=gate.settings,
         )
-        blank = gate.stamps.blank(bench.experiment)
+        blank = blank_write(bench.experiment, gate.stamps)
         mine = self._tracking.deliver(look_write(frozen, plan=self.plan, look=look, write=blank))
         winner = claim_look(self._tracking, self.plan, look, mine)
         if winner != mine:
@@ -211,7 +498,7 @@ class _Planned:
     def _finish(self, run: Run, look: int) -> Taken:
         """Computes the look from its frozen list and stores what it said, whoever began it."""
         result = compute_look(read_frozen(self._tracking, run), plan=self.plan.facts, look=look)
-        blank = self.question.gate.stamps.blank(self._bench.experiment)
+        blank = blank_write(self._bench.experiment, self.question.gate.stamps)
         write = result_write(result, run_id=run.run_id, write=blank)
         self._tracking.deliver(write, artifact_uri=run.artifact_uri)
         return Taken(run, result, find_doubts(self._tracking, run, self._bench.evidence))

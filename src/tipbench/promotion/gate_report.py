@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tipbench.bench.plans import Answer, GateRule
 from tipbench.inert import make_inert_line
 from tipbench.records import Record
-from tipbench.tracking.gate_records import Answer, GateRule
 
 EXIT_CODES: dict[Answer, int] = {"promote": 0, "no": 3, "undecided": 4}
 

@@ -4,17 +4,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from math import sqrt
 from statistics import fmean, stdev
 
+from tipbench.bench.champions import DOUBTFUL_TAG, Chain, ChampionArm, Promotion, read_arm
+from tipbench.bench.evidence import Evidence, GivenVerdict, read_evidence
+from tipbench.bench.packs import read_pack_files
+from tipbench.bench.plans import PlanFacts, StoredPlan, read_result
 from tipbench.errors import NewerSchema, TipbenchError, TrackingError, TrackingUnavailable
 from tipbench.pack import parse_pack
-from tipbench.promotion.case import read_champions
+from tipbench.promotion.gate import read_champions
 from tipbench.promotion.promote import format_time
 from tipbench.records import Record, Rubric
 from tipbench.tracking import Experiment, Run, Tracking
-from tipbench.tracking.champions import DOUBTFUL_TAG, Chain, ChampionArm, Promotion, read_arm
-from tipbench.tracking.evidence import Evidence, GivenVerdict, read_evidence
-from tipbench.tracking.gate_records import PlanFacts
-from tipbench.tracking.looks import StoredPlan, read_result
-from tipbench.tracking.packs import read_pack_files
 
 
 class PromotionLine(Record):

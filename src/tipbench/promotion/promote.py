@@ -4,13 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from tipbench.errors import NoChampion, UsageError
-from tipbench.promotion.case import Bench, make_arm, name_in, read_bench
-from tipbench.promotion.gate import Asked, Gate
-from tipbench.promotion.gate_report import GateReport
-from tipbench.promotion.succession import InForce, promotion_lost, settle, succeed
-from tipbench.records import Options, Record
-from tipbench.tracking.champions import (
+from tipbench.bench.champions import (
     ALIAS,
     STATE_TAG,
     Chain,
@@ -21,7 +15,12 @@ from tipbench.tracking.champions import (
     read_arm,
     read_chain,
 )
-from tipbench.tracking.contents import check_contents
+from tipbench.bench.evidence import check_contents
+from tipbench.errors import NoChampion, UsageError
+from tipbench.promotion.gate import Asked, Bench, Gate, make_arm, name_in, read_bench
+from tipbench.promotion.gate_report import GateReport
+from tipbench.promotion.succession import InForce, promotion_lost, settle, succeed
+from tipbench.records import Options, Record
 
 
 class ChampionReport(Record):

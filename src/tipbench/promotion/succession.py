@@ -3,10 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tipbench.errors import PromotionLost, TrackingError, TrackingRefused, UsageError
-from tipbench.records import SCHEMA
-from tipbench.tracking import Tracking
-from tipbench.tracking.champions import (
+from tipbench.bench.champions import (
     ALIAS,
     ROOT_TAG,
     STATE_TAG,
@@ -22,8 +19,12 @@ from tipbench.tracking.champions import (
     read_chain,
     root_write,
 )
+from tipbench.clock import Stamps
+from tipbench.errors import PromotionLost, TrackingError, TrackingRefused, UsageError
+from tipbench.records import SCHEMA
+from tipbench.tracking import Tracking
 from tipbench.tracking.registry import Version
-from tipbench.tracking.stamps import Stamps
+from tipbench.tracking.write import blank_write
 
 TRIES = 5
 ARM_TAG = "tipbench.arm_hash"
@@ -96,7 +97,7 @@ def succeed(
         update={"predecessor": predecessor, "origin": chain.origin_of(arm.hash), "arm_hash": arm.hash}
     )
     experiment = champions_experiment(tracking)
-    mine = tracking.deliver(promotion_write(facts, arm, gate=gate, write=stamps.blank(experiment)))
+    mine = tracking.deliver(promotion_write(facts, arm, gate=gate, write=blank_write(experiment, stamps)))
     _ensure_version(tracking, arm, origin=facts.origin or mine)
     winner = _claim(tracking, predecessor, mine)
     if winner != mine:
@@ -141,7 +142,7 @@ def _ensure_root(tracking: Tracking, chain: Chain, stamps: Stamps) -> Chain:
         return chain
     root = chain.root
     if not root:
-        blank = stamps.blank(champions_experiment(tracking))
+        blank = blank_write(champions_experiment(tracking), stamps)
         root = tracking.deliver(root_write(chain.pack, write=blank))
     tracking.registry.create_entry(entry_name(chain.pack), tags={ROOT_TAG: root})
     found = read_chain(tracking, chain.pack)
@@ -191,7 +192,7 @@ def _finish(tracking: Tracking, promotion: Promotion, version: int, stamps: Stam
 def _set_state(
     tracking: Tracking, run_id: str, state: str, stamps: Stamps, *, version: int | None = None
 ) -> None:
-    blank = stamps.blank(champions_experiment(tracking))
+    blank = blank_write(champions_experiment(tracking), stamps)
     tags = {STATE_TAG: state} | ({"tipbench.version": str(version)} if version else {})
     tracking.deliver(blank.model_copy(update={"run_id": run_id, "tags": tags, "end_time": blank.start_time}))
 

@@ -2,21 +2,19 @@
 
 from dataclasses import dataclass
 
+from tipbench.bench.evidence import Evidence, check_contents, read_evidence
+from tipbench.bench.packs import read_pack_files
+from tipbench.bench.scores import find_levels, make_scores
 from tipbench.errors import UsageError
 from tipbench.pack import parse_pack
-from tipbench.ranking.details import Details, Side
 from tipbench.ranking.examples import read_contrasts
 from tipbench.ranking.gate_reasons import read_gate_reasons
 from tipbench.ranking.judges import compare_judges, list_closed_sittings
-from tipbench.ranking.records import By, Report
+from tipbench.ranking.records import By, Details, Report, Side
 from tipbench.ranking.standings import make_report
 from tipbench.records import Pack
-from tipbench.scores import find_levels, make_scores
 from tipbench.stats import CellVariance, cell_variance
 from tipbench.tracking import Experiment, Tracking
-from tipbench.tracking.contents import check_contents
-from tipbench.tracking.evidence import Evidence, read_evidence
-from tipbench.tracking.packs import read_pack_files
 
 
 @dataclass(frozen=True)

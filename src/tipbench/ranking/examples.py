@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tipbench.bench.cells import read_candidates
+from tipbench.bench.evidence import Evidence, GivenVerdict
+from tipbench.bench.sittings import KEY_FILE, BlindKey, StoredSitting, Submission, submission_file
 from tipbench.errors import TrackingRefused
 from tipbench.records import Pack, Rubric, Scenario
-from tipbench.tracking.cells import read_candidates
-from tipbench.tracking.evidence import Evidence, GivenVerdict
 from tipbench.tracking.runs import Run
-from tipbench.tracking.sittings import KEY_FILE, BlindKey, StoredSitting, Submission, submission_file
 
 CONTRASTS = 4
 ReadArtifact = Callable[[Run, str], str]

@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass
 
+from tipbench.bench.champions import read_arm, read_chain
+from tipbench.bench.evidence import Evidence
+from tipbench.bench.plans import LookResult, read_result
+from tipbench.bench.scores import find_levels, make_scores
 from tipbench.errors import TrackingError, UsageError
 from tipbench.records import Pack
-from tipbench.scores import find_levels, make_scores
 from tipbench.stats import Decision, examine_gate
 from tipbench.tracking import Experiment, Tracking
-from tipbench.tracking.champions import read_arm, read_chain
-from tipbench.tracking.evidence import Evidence
-from tipbench.tracking.gate_records import LookResult
-from tipbench.tracking.looks import read_result
 
 
 @dataclass(frozen=True)

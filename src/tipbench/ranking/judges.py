@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tipbench.agreement import (
+from tipbench.bench.agreement import (
     Agreed,
     Said,
     find_pairs,
@@ -11,9 +11,9 @@ from tipbench.agreement import (
     measure_agreement,
     sort_by_judge,
 )
+from tipbench.bench.evidence import Evidence
+from tipbench.bench.sittings import StoredDrift
 from tipbench.records import Rubric
-from tipbench.tracking.evidence import Evidence
-from tipbench.tracking.sittings import StoredDrift
 
 
 @dataclass(frozen=True)

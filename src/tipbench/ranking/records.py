@@ -1,9 +1,14 @@
 """What `compare` says, as records: `--json` prints them as they are. Keys are added, never renamed."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
 
+from tipbench.ranking.examples import Contrast
+from tipbench.ranking.gate_reasons import GateReasons
+from tipbench.ranking.judges import JudgedSitting, JudgePair
 from tipbench.records import Record
 
 By = Literal["arm", "model", "prompt"]
@@ -116,3 +121,27 @@ class Report(Record):
         if self.winner is not None:
             return 0
         return 3 if len(self.ranked) > 1 and self.scenarios > 1 and not self.waiting else 4
+
+
+# What the page shows beyond the leaderboard, read from the store once.
+
+
+@dataclass(frozen=True)
+class Side:
+    """What an arm is made of."""
+
+    model: str
+    prompt: str
+
+
+@dataclass(frozen=True)
+class Details:
+    """`arms` is the leaderboard of arms, whatever the report ranks; `sides` says what they are made of."""
+
+    arms: Report
+    sides: Mapping[str, Side]
+    sittings: tuple[JudgedSitting, ...]
+    judges: tuple[JudgePair, ...]
+    contrasts: tuple[Contrast, ...]
+    gate: GateReasons
+    made_ms: int

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tipbench.agreement import measure_agreement, pair_tiers
+from tipbench.bench.agreement import measure_agreement, pair_tiers
+from tipbench.bench.evidence import Evidence
+from tipbench.bench.sittings import read_grade
 from tipbench.inert import make_inert_line
 from tipbench.ranking.records import CountedSitting, Tier, Tiers
 from tipbench.records import Rubric
 from tipbench.stats import Alpha, Score, agreement
 from tipbench.stats.cells import compute_cells
 from tipbench.stats.scores import read_scores
-from tipbench.tracking.auto_sittings import read_grade
-from tipbench.tracking.evidence import Evidence
 
 NOTHING_PAIRED = Alpha(None, None, None, 0)
 

@@ -1,6 +1,16 @@
 """Arrays and records in, numbers out: no clock, no file, no MLflow."""
 
-from tipbench.stats.agreement import Agreement, Alpha, Delta, ac1, agreement, delta, krippendorff_alpha
+from tipbench.stats.agreement import (
+    Agreement,
+    Alpha,
+    Delta,
+    Spot,
+    ac1,
+    agreement,
+    delta,
+    krippendorff_alpha,
+    spot_checks,
+)
 from tipbench.stats.batches import Next, next_batch
 from tipbench.stats.board import Leaderboard, Pair, Ranks, leaderboard
 from tipbench.stats.gating import Decision, Rule, Terms, examine_gate, gate
@@ -18,7 +28,6 @@ from tipbench.stats.power import (
 )
 from tipbench.stats.scores import BadScores, Score, ScoreLike
 from tipbench.stats.sittings import Drift, Noise, drift, fit_noise, fit_repeat_sd
-from tipbench.stats.spotting import Spot, spot_checks
 
 __all__ = [
     "Agreement",

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tipbench.stats.futility import gate_is_open
+from tipbench.stats.gating import gate_is_open
 from tipbench.stats.posterior import best_chances
 from tipbench.stats.scores import Bools, Floats, Ints, ScoreLike, Table, read_scores
 

@@ -1,14 +1,67 @@
 """Delivery of one write, in the order that makes it count last. Every step may be repeated."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import threading
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from urllib.parse import urlsplit
 
-from tipbench.tracking.artifacts import artifact_tags, proxied_folder
-from tipbench.tracking.journal import Event, Pending
-from tipbench.tracking.refusals import AnsweredNo, ArtifactsNotServed
-from tipbench.tracking.rest import Rest
+from tipbench.errors import TipbenchError, TrackingRefused, TrackingUnavailable
+from tipbench.records import Record
+from tipbench.tracking.client import AnsweredNo, ArtifactsNotServed, NotLetIn, Pace, Rest
+from tipbench.tracking.journal import Event, Journal, Pending, keep_refused, left_over_journals
 from tipbench.tracking.runs import ManyRuns, OneExperiment, OneRun, Run
-from tipbench.tracking.write import ATTEMPT_TAG, MAX_IN_BATCH, TOUCHED, Write
+from tipbench.tracking.write import ATTEMPT_TAG, MAX_IN_BATCH, TOUCHED, Write, prepare_write
+
+# Texts of a run: in its own artifact store if that is reached through the server, else in its tags.
+
+
+PIECE = 7_500
+"""Characters of text in one tag. A piece of exactly this length is followed by another one."""
+
+
+def proxied_folder(artifact_uri: str, *, url: str) -> str | None:
+    """The run's folder under the server's artifact root; None if the server does not pass it on."""
+    parts = urlsplit(artifact_uri)
+    if parts.scheme != "mlflow-artifacts" or parts.netloc not in {"", urlsplit(url).netloc}:
+        return None
+    return parts.path.strip("/")
+
+
+def artifact_tags(artifacts: Mapping[str, str]) -> dict[str, str]:
+    """The tags that hold these texts: split where one would be too long, never cut."""
+    return {
+        _piece_key(path, n): piece for path, text in artifacts.items() for n, piece in enumerate(_split(text))
+    }
+
+
+def join_artifact(tags: Mapping[str, str], path: str) -> str | None:
+    """The text that the tags hold under this path; None if they do not hold all of it."""
+    pieces: list[str] = []
+    while True:
+        piece = tags.get(_piece_key(path, len(pieces)))
+        if piece is None:
+            return None
+        pieces.append(piece)
+        if len(piece) < PIECE:
+            return "".join(pieces)
+
+
+def _piece_key(path: str, n: int) -> str:
+    return f"artifact:{path}:{n}" if n else f"artifact:{path}"
+
+
+def _split(text: str) -> Iterator[str]:
+    # The last piece is always shorter than the others, so pieces of a longer text that stood here
+    # before are never read as part of this one.
+    for start in range(0, len(text) + 1, PIECE):
+        yield text[start : start + PIECE]
 
 
 @dataclass
@@ -170,3 +223,353 @@ def _in_batches(tags: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"key": key, "value": value} for key, value in values.items()]
+
+
+# The courier: carries submitted writes to the server in the background, tries again, keeps their order.
+
+
+CLOSE_SECONDS = 5.0
+
+
+class Delivery(Record):
+    """What became of the writes: `refused` lists attempt ids with the reason, `notes` all other trouble."""
+
+    delivered: int = 0
+    left_in_journal: int = 0
+    refused: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Shipment:
+    """A parcel with its promise, and what to do when it is done or refused for good."""
+
+    parcel: Parcel
+    finish: Callable[[str], None]
+    promise: "Future[str]" = field(default_factory=Future[str])
+
+    @property
+    def lane_key(self) -> str:
+        """Writes of one run keep their order."""
+        return self.parcel.write.run_id or self.parcel.write.attempt
+
+
+class Courier:
+    """A few threads, each with a lane of its own."""
+
+    def __init__(self, rest: Rest, *, pace: Pace, lanes: int = 4) -> None:
+        self._rest = rest
+        self._pace = pace
+        self._queues: list[SimpleQueue[Shipment | None]] = [SimpleQueue() for _ in range(lanes)]
+        self._threads: list[threading.Thread] = []
+        self._stop = threading.Event()
+        self._changed = threading.Condition()
+        self._under_way = 0
+        self._left: deque[Shipment] = deque()
+        self._blocked: set[str] = set()
+
+    def send(self, shipment: Shipment) -> None:
+        """Takes a shipment; its promise tells how it ended."""
+        with self._changed:
+            if not self._threads:
+                self._start()
+            self._under_way += 1
+        self._queues[zlib.crc32(shipment.lane_key.encode()) % len(self._queues)].put(shipment)
+
+    def wait(self, *, patience_seconds: float) -> bool:
+        """Waits while there is progress; False if something is still under way."""
+        with self._changed:
+            while self._under_way:
+                if not self._changed.wait(patience_seconds):
+                    return False
+        return True
+
+    def send_again(self) -> None:
+        """Takes up what was left because the server stayed away, in the old order."""
+        with self._changed:
+            left, self._left = list(self._left), deque()
+            self._blocked.clear()
+        for shipment in left:
+            shipment.promise = Future()
+            self.send(shipment)
+
+    def close(self) -> bool:
+        """Ends the threads; False if one still hangs in a request. What is not delivered stays undone."""
+        self._stop.set()
+        for queue in self._queues:
+            queue.put(None)
+        for thread in self._threads:
+            thread.join(CLOSE_SECONDS)
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _start(self) -> None:
+        for number, queue in enumerate(self._queues):
+            thread = threading.Thread(
+                target=self._work, args=(queue,), name=f"tipbench-courier-{number}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def _work(self, queue: "SimpleQueue[Shipment | None]") -> None:
+        while (shipment := queue.get()) is not None:
+            outcome = self._carry(shipment)
+            with self._changed:
+                if isinstance(outcome, TrackingUnavailable):
+                    self._left.append(shipment)
+                    self._blocked.add(shipment.lane_key)
+                self._under_way -= 1
+                if isinstance(outcome, str):
+                    shipment.promise.set_result(outcome)
+                else:
+                    shipment.promise.set_exception(outcome)
+                self._changed.notify_all()
+
+    def _carry(self, shipment: Shipment) -> "str | BaseException":
+        """The run id, or why the write was refused or left."""
+        if shipment.lane_key in self._blocked:
+            return TrackingUnavailable("an earlier write of the same run is still in the journal")
+        try:
+            run_id = self._try_again(shipment.parcel)
+            shipment.finish("")
+        except NotLetIn as error:
+            return TrackingUnavailable(error.message, hint=error.hint)
+        except TrackingRefused as error:
+            return self._refuse(shipment, error)
+        except TipbenchError as error:
+            return TrackingUnavailable(error.message, hint=error.hint)
+        except BaseException as error:  # noqa: BLE001 - a bug in this thread is raised where it is waited for
+            return error
+        return run_id
+
+    def _refuse(self, shipment: Shipment, error: TrackingRefused) -> TipbenchError:
+        try:
+            shipment.finish(error.message)
+        except TipbenchError as trouble:
+            return TrackingUnavailable(trouble.message, hint=trouble.hint)
+        return error
+
+    def _try_again(self, parcel: Parcel) -> str:
+        for delay in self._pace.delays():
+            try:
+                return self._try_once(parcel)
+            except TrackingUnavailable:
+                self._stop.wait(delay)
+        return self._try_once(parcel)
+
+    def _try_once(self, parcel: Parcel) -> str:
+        if self._stop.is_set():
+            raise TrackingUnavailable("stopped before it was delivered")
+        return deliver_parcel(self._rest, parcel)
+
+
+def sum_up(shipments: Iterable[Shipment], *, notes: Iterable[str] = ()) -> Delivery:
+    """What became of these shipments so far.
+
+    Raises:
+        Exception: a delivery failed in a way nobody expected.
+    """
+    delivered, left, refused = 0, 0, list[tuple[str, str]]()
+    trouble = dict.fromkeys(notes)
+    for shipment in shipments:
+        error = shipment.promise.exception(timeout=0) if shipment.promise.done() else None
+        if not shipment.promise.done() or isinstance(error, TrackingUnavailable):
+            left += 1
+            trouble |= {str(error): None} if error else {}
+        elif error is None:
+            delivered += 1
+        elif isinstance(error, TrackingRefused):
+            refused.append((shipment.parcel.write.attempt, error.message))
+        else:
+            raise error
+    return Delivery(delivered=delivered, left_in_journal=left, refused=tuple(refused), notes=tuple(trouble))
+
+
+# The outbox: a write is safe in the journal before it counts as submitted, then the courier carries it.
+
+
+@dataclass
+class _Book:
+    """An open journal and the attempts in it that are neither done nor refused."""
+
+    journal: Journal
+    unfinished: set[str] = field(default_factory=set[str])
+
+    def finish(self, write: Write, message: str) -> None:
+        if message:
+            keep_refused(self.journal.path.parent, write, message)
+        kind = "refused" if message else "done"
+        self.journal.append(Event(kind=kind, attempt=write.attempt, message=message))
+        self.unfinished.discard(write.attempt)
+
+    def close(self) -> None:
+        self.journal.close(finished=not self.unfinished)
+
+
+class Outbox:
+    """Everything on its way to one server. `server` is what its journals are bound to."""
+
+    def __init__(
+        self, rest: Rest, *, folder: Path, server: str, new_id: Callable[[], str], pace: Pace
+    ) -> None:
+        self._courier = Courier(rest, pace=pace)
+        self._folder = folder
+        self._server = server
+        self._new_id = new_id
+        self._submitting = threading.Lock()
+        self._book: _Book | None = None
+        self._adopted: list[_Book] = []
+        self._shipments: list[Shipment] = []
+
+    def submit(self, write: Write, *, artifact_uri: str = "") -> Shipment:
+        """Returns when the write is safe on disk; it is delivered in the background.
+
+        Raises:
+            TrackingRefused: MLflow would refuse or cut it.
+            TrackingError: the journal cannot be written.
+        """
+        write = prepare_write(write)
+        with self._submitting:
+            if self._book is None:
+                journal = Journal.create(self._folder, name=self._new_id(), server=self._server)
+                self._book = _Book(journal)
+            book = self._book
+            book.journal.append(Event(kind="write", write=write), durable=True)
+            book.unfinished.add(write.attempt)
+            parcel = Parcel(write, book.journal.append, artifact_uri=artifact_uri)
+            shipment = Shipment(parcel, finish=partial(book.finish, write))
+            self._shipments.append(shipment)
+        self._courier.send(shipment)
+        return shipment
+
+    def deliver(self, write: Write, *, patience_seconds: float, artifact_uri: str = "") -> str:
+        """Submits the write and waits for it; gives the run id.
+
+        Raises:
+            TrackingUnavailable: it stays in the journal for now.
+            TrackingRefused: the server said no.
+        """
+        shipment = self.submit(write, artifact_uri=artifact_uri)
+        try:
+            run_id = shipment.promise.result(timeout=patience_seconds)
+        except TrackingRefused:
+            self._forget(shipment)
+            raise
+        except NotYet as error:
+            raise TrackingUnavailable(
+                f"MLflow did not take a write within {patience_seconds:.0f} s",
+                hint="It is kept in the journal; the next command for this server delivers it.",
+            ) from error
+        self._forget(shipment)
+        return run_id
+
+    def flush(self, *, patience_seconds: float) -> Delivery:
+        """Waits as long as there is progress; says what became of everything submitted since last time."""
+        self._courier.send_again()
+        self._courier.wait(patience_seconds=patience_seconds)
+        with self._submitting:
+            delivery = sum_up(self._shipments)
+            unfinished = self._book.unfinished if self._book else set[str]()
+            self._shipments = [s for s in self._shipments if s.parcel.write.attempt in unfinished]
+            if self._book is not None and not unfinished:
+                self._book.close()
+                self._book = None
+        return delivery
+
+    def settle(self, *, patience_seconds: float) -> None:
+        """Waits as long as there is progress; the next flush still reports everything."""
+        self._courier.wait(patience_seconds=patience_seconds)
+
+    def deliver_left_over(self, *, patience_seconds: float) -> Delivery:
+        """Delivers what processes that have ended left for this server.
+
+        Raises:
+            NewerSchema: a newer tipbench left it.
+        """
+        shipments: list[Shipment] = []
+        notes: list[str] = []
+        for path in left_over_journals(self._folder):
+            journal = Journal.adopt(path)
+            if journal is not None:
+                shipments += self._take_over(journal, notes)
+        for shipment in shipments:
+            self._courier.send(shipment)
+        if shipments:
+            self._courier.wait(patience_seconds=patience_seconds)
+        self._close_adopted(finished_only=True)
+        return sum_up(shipments, notes=notes)
+
+    def close(self) -> None:
+        """Stops delivering. What is unfinished stays in its journal for the next process."""
+        if not self._courier.close():
+            # A request still hangs; its thread needs the journal, which is given up with the process.
+            return
+        if self._book is not None:
+            self._book.close()
+            self._book = None
+        self._close_adopted(finished_only=False)
+
+    def _forget(self, shipment: Shipment) -> None:
+        """Its caller was told: a flush does not tell it again."""
+        with self._submitting:
+            self._shipments.remove(shipment)
+
+    def _take_over(self, journal: Journal, notes: list[str]) -> list[Shipment]:
+        try:
+            pending, problems = journal.read()
+        except BaseException:
+            journal.close(finished=False)
+            raise
+        notes += problems
+        book = _Book(journal, {each.write.attempt for each in pending})
+        self._adopted.append(book)
+        return [
+            Shipment(Parcel.resume(each, book.journal.append), finish=partial(book.finish, each.write))
+            for each in pending
+        ]
+
+    def _close_adopted(self, *, finished_only: bool) -> None:
+        keep: list[_Book] = []
+        for book in self._adopted:
+            if finished_only and book.unfinished:
+                keep.append(book)
+            else:
+                book.close()
+        self._adopted = keep
+
+
+# Overruling what others logged on a run. MLflow shows the latest point of a metric and can delete none.
+
+
+def overrule_run(
+    rest: Rest,
+    run_id: str,
+    *,
+    metrics: Mapping[str, float],
+    tags: Mapping[str, str],
+    without_tags: Sequence[str],
+) -> None:
+    """Makes the run show these values and takes tags away. May be repeated.
+
+    Raises:
+        TrackingRefused: the run does not exist or was deleted.
+    """
+    for name in without_tags:
+        _delete_tag(rest, run_id, name)
+    shown = rest.get("runs/get", OneRun, query={"run_id": run_id}).run.data.metrics
+    latest = {point.key: (point.step, point.timestamp) for point in shown}
+    now = rest.server_ms
+    points: list[dict[str, object]] = []
+    for name, value in {**metrics, TOUCHED: float(now)}.items():
+        # The latest point is the one with the largest step, then the latest time.
+        step, timestamp = latest.get(name, (0, 0))
+        points.append({"key": name, "value": value, "step": step, "timestamp": max(now, timestamp + 1)})
+    pairs = [{"key": name, "value": value} for name, value in tags.items()]
+    rest.tell("runs/log-batch", {"run_id": run_id, "metrics": points, "tags": pairs})
+
+
+def _delete_tag(rest: Rest, run_id: str, name: str) -> None:
+    try:
+        rest.tell("runs/delete-tag", {"run_id": run_id, "key": name})
+    except AnsweredNo as error:
+        if error.code != "RESOURCE_DOES_NOT_EXIST":
+            raise

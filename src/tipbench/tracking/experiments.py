@@ -5,11 +5,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from tipbench.errors import ExperimentNotFound, TrackingRefused
+from tipbench.files import hold_lock
 from tipbench.records import content_hash
-from tipbench.tracking.locks import hold_lock
-from tipbench.tracking.pace import call_patiently
-from tipbench.tracking.refusals import AnsweredNo
-from tipbench.tracking.rest import Rest
+from tipbench.tracking.client import AnsweredNo, Rest, call_patiently
 from tipbench.tracking.runs import (
     EXPERIMENT_TAG,
     Experiment,

@@ -12,8 +12,8 @@ from typing import Literal
 from pydantic import ValidationError
 
 from tipbench.errors import NewerSchema, TrackingError
+from tipbench.files import try_lock
 from tipbench.records import SCHEMA, Record, content_hash
-from tipbench.tracking.locks import try_lock
 from tipbench.tracking.write import Write
 
 SUFFIX = ".jsonl"

@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from tipbench.tracking.pace import call_patiently
-from tipbench.tracking.refusals import AnsweredNo
-from tipbench.tracking.rest import Rest
+from tipbench.tracking.client import AnsweredNo, Rest, call_patiently
 from tipbench.tracking.runs import Answer
 
 PROMPT_TAG = {"mlflow.prompt.is_prompt": "true"}

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
+from tipbench.clock import Stamps
 from tipbench.errors import TrackingRefused
 from tipbench.records import SCHEMA, Record
+from tipbench.tracking.runs import Experiment
 
 ATTEMPT_TAG = "tipbench.attempt"
 SCHEMA_TAG = "tipbench.schema"
@@ -40,6 +42,16 @@ class Write(Record):
     metrics: dict[str, float] = Field(default_factory=dict[str, float])
     tags: dict[str, str] = Field(default_factory=dict[str, str])
     end_time: int = 0
+
+
+def blank_write(experiment: Experiment, stamps: Stamps) -> Write:
+    """An empty write into the experiment, with an attempt id of its own."""
+    return Write(
+        attempt=stamps.new_id(),
+        experiment=experiment.name,
+        experiment_id=experiment.id,
+        start_time=stamps.now_ms(),
+    )
 
 
 def clean_text(text: str) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tipbench.policies.features import MOMENT, Matrix, Vector
-from tipbench.policies.models import KindModel
 from tipbench.policies.policy import Policy, spread_over_best
+from tipbench.policies.states import KindModel
 
 ALPHA = 1.0
 

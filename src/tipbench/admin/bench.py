@@ -1,0 +1,570 @@
+"""The API: experiments, cells, candidates, the leaderboard."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+
+from tipbench.admin.access import ExperimentName, PageSeeingViewer, PageViewer, SeeingViewer, Server, Viewer
+from tipbench.admin.cache import answer_marked, answer_record
+from tipbench.admin.connection import Door
+from tipbench.admin.deps import Parts
+from tipbench.admin.failures import MARKED
+from tipbench.admin.panel import render
+from tipbench.bench.cells import StoredCell, read_candidates
+from tipbench.bench.champions import EXPERIMENT as CHAMPIONS
+from tipbench.bench.evidence import Evidence, GivenVerdict, check_contents, read_evidence
+from tipbench.bench.packs import read_pack_files
+from tipbench.bench.sittings import KEY_FILE, BlindKey, StoredSitting, Submission, submission_file
+from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingRefused, TrackingUnavailable
+from tipbench.inert import make_inert
+from tipbench.jobs.records import NotThere
+from tipbench.pack import parse_pack
+from tipbench.ranking.compare import Bench
+from tipbench.ranking.records import Report
+from tipbench.records import Pack, Record, Rubric
+from tipbench.show.numbers import conclude
+from tipbench.show.panel_charts import draw_standings, make_heat
+from tipbench.tracking import Experiment, Run
+
+# What the API tells of experiments, cells and candidates.
+
+
+class ExperimentLine(Record):
+    """One experiment with its counts; `problem` says why they are missing.
+
+    Some other program made it where `made_by_tipbench` is false: nothing of it is counted.
+    """
+
+    name: str
+    made_by_tipbench: bool = True
+    cells: int = 0
+    candidates: int = 0
+    judged: int = 0
+    pending: int = 0
+    pending_auto: int = 0
+    judging_closed: bool = False
+    mlflow: str
+    problem: str = ""
+
+
+class ExperimentPage(Record):
+    """One page of the list; `total` counts all that match."""
+
+    experiments: tuple[ExperimentLine, ...]
+    total: int
+    skip: int
+    mlflow: str
+
+
+class CellLine(Record):
+    """One cell: one arm meets one scenario, one MLflow run."""
+
+    run: str
+    arm: str
+    model: str
+    prompt: str
+    scenario: str
+    slots: int
+    answered: int
+    judged: int
+    judged_auto: int
+    composite: float | None
+    latency_seconds: float | None
+    tokens_per_second: float | None
+    collected_ms: int
+    mlflow: str
+
+
+class CellPage(Record):
+    """One page of cells; `total` counts all that match."""
+
+    experiment: str
+    cells: tuple[CellLine, ...]
+    total: int
+    skip: int
+
+
+class VerdictLine(Record):
+    """Who said what of a candidate."""
+
+    judged_by: str
+    tier: Literal["lazy", "auto"]
+    drawn: str
+    sitting: str
+    counts: bool
+    scores: dict[str, int]
+    flags: dict[str, bool]
+    composite: float
+    reason: str
+
+
+class CandidateLine(Record):
+    """One slot with everything that was said of it."""
+
+    slot: int
+    text: str
+    failure: str
+    flags: dict[str, bool]
+    verdicts: tuple[VerdictLine, ...]
+
+
+class CellDetail(Record):
+    """A cell with its texts."""
+
+    cell: CellLine
+    candidates: tuple[CandidateLine, ...]
+    prompt_text: str
+    raw: str
+
+
+# Experiments, cells and candidates for API and panel, read from the store. Texts leave inert.
+
+
+@dataclass(frozen=True)
+class BenchView:
+    """An experiment as it is shown."""
+
+    door: Door
+    experiment: Experiment
+    runs: Sequence[Run]
+    evidence: Evidence
+
+    def pack(self) -> Pack:
+        """The pack of its newest cells."""
+        opened = self.door.open()
+        pack_hash = self.evidence.cells[-1].facts.pack_hash
+        if pack_hash not in opened.judging.packs:
+            files = read_pack_files(self.runs, pack_hash, tracking=opened.tracking)
+            opened.judging.packs[pack_hash] = parse_pack(files)
+        return opened.judging.packs[pack_hash]
+
+    def cells(self, wanted: Mapping[str, str | None]) -> list[StoredCell]:
+        """The cells whose arm, model, prompt and scenario are as wanted; None wants everything."""
+        return [
+            cell
+            for cell in self.evidence.cells
+            if all(value is None or getattr(cell.facts, name) == value for name, value in wanted.items())
+        ]
+
+    def lines(self, cells: Sequence[StoredCell]) -> list[CellLine]:
+        """Cells as lines."""
+        lazy, auto = self.evidence.lazy_by_cell(), self.evidence.auto_by_cell()
+        rubric = self.pack().rubric if self.evidence.cells else None
+        link = self.door.experiment_link(self.experiment)
+        return [
+            _line(
+                cell,
+                lazy=[each for each in lazy.get(cell.run.run_id, {}).values() if not each.verdict.failed],
+                auto=auto.get(cell.run.run_id, {}),
+                rubric=rubric,
+                link=link,
+            )
+            for cell in cells
+        ]
+
+    def detail(self, run_id: str) -> CellDetail:
+        """One cell with its texts and everything that was said.
+
+        Raises:
+            NotThere: the experiment has no such cell.
+        """
+        cell = next((cell for cell in self.evidence.cells if cell.run.run_id == run_id), None)
+        if cell is None:
+            raise NotThere(f"experiment {self.experiment.name!r} has no cell {run_id!r}")
+        read = self.door.open().tracking.read_artifact
+        said = [
+            given
+            for given in (*self.evidence.lazy, *self.evidence.auto, *self.evidence.doubles)
+            if given.cell.run.run_id == run_id and not given.verdict.failed
+        ]
+        rubric = self.pack().rubric
+        reasons = {given.sitting.facts.token: self._reasons(given.sitting, run_id) for given in said}
+        doubles = {id(given) for given in self.evidence.doubles}
+        candidates = [
+            CandidateLine(
+                slot=candidate.slot,
+                text=make_inert(candidate.text),
+                failure=make_inert(candidate.failure),
+                flags=candidate.flags,
+                verdicts=tuple(
+                    _verdict_line(
+                        given,
+                        rubric,
+                        counts=id(given) not in doubles,
+                        reason=reasons[given.sitting.facts.token].get(candidate.slot, ""),
+                    )
+                    for given in said
+                    if given.verdict.slot == candidate.slot
+                ),
+            )
+            for candidate in read_candidates(read(cell.run, "candidates.json"))
+        ]
+        return CellDetail(
+            cell=self.lines([cell])[0],
+            candidates=tuple(candidates),
+            prompt_text=make_inert(read(cell.run, "prompt.txt")),
+            raw=make_inert(read(cell.run, "raw.txt")),
+        )
+
+    def _reasons(self, sitting: StoredSitting, run_id: str) -> dict[int, str]:
+        """Slot → what the judge wrote beside the scores."""
+        read = self.door.open().tracking.read_artifact
+        submissions: Sequence[int] = sitting.closed.submissions if sitting.closed else ()
+        if not submissions:
+            return {}
+        try:
+            key = BlindKey.model_validate_json(read(sitting.run, KEY_FILE))
+            answers = Submission.model_validate_json(
+                read(sitting.run, submission_file(max(submissions)))
+            ).answers
+        except TrackingRefused:
+            return {}
+        return {
+            item.slot: make_inert(answers[item.id].reason)
+            for item in key.items
+            if item.cell == run_id and item.id in answers
+        }
+
+
+def read_view(door: Door, name: str) -> BenchView:
+    """The experiment as it is now.
+
+    Raises:
+        ExperimentNotFound: there is none.
+    """
+    tracking = door.open().tracking
+    experiment = tracking.find_experiment(name)
+    runs = tracking.read_runs(experiment)
+    return BenchView(door, experiment, runs, read_evidence(runs))
+
+
+def describe_experiment(door: Door, experiment: Experiment) -> ExperimentLine:
+    """One line of the list; an experiment that cannot be read says why."""
+    link = door.experiment_link(experiment)
+    if not experiment.uid:
+        return ExperimentLine(name=experiment.name, mlflow=link, made_by_tipbench=False)
+    try:
+        evidence = read_evidence(door.open().tracking.read_runs(experiment))
+    except TrackingUnavailable:
+        raise
+    except TipbenchError as error:
+        return ExperimentLine(name=experiment.name, mlflow=link, problem=make_inert(error.message))
+    lazy, auto = evidence.count_waiting()
+    return ExperimentLine(
+        name=experiment.name,
+        cells=len(evidence.cells),
+        candidates=sum(cell.answered_count for cell in evidence.cells),
+        judged=sum(not given.verdict.failed for given in evidence.lazy),
+        pending=lazy,
+        pending_auto=auto,
+        judging_closed=evidence.judging_closed,
+        mlflow=link,
+    )
+
+
+def _line(
+    cell: StoredCell,
+    *,
+    lazy: Sequence[GivenVerdict],
+    auto: Mapping[int, GivenVerdict],
+    rubric: Rubric | None,
+    link: str,
+) -> CellLine:
+    composites = (
+        [rubric.composite(each.verdict.scores, each.verdict.flags) for each in lazy] if rubric else []
+    )
+    facts, metrics = cell.facts, cell.run.metrics
+    return CellLine(
+        run=cell.run.run_id,
+        arm=facts.arm,
+        model=facts.model,
+        prompt=facts.prompt,
+        scenario=facts.scenario,
+        slots=len(facts.slots),
+        answered=cell.answered_count,
+        judged=len(lazy),
+        judged_auto=len(auto),
+        composite=sum(composites) / len(composites) if composites else None,
+        latency_seconds=metrics.get("latency_seconds"),
+        tokens_per_second=metrics.get("tokens_per_second"),
+        collected_ms=cell.run.start_time,
+        mlflow=f"{link}/runs/{cell.run.run_id}",
+    )
+
+
+def _verdict_line(given: GivenVerdict, rubric: Rubric, *, counts: bool, reason: str) -> VerdictLine:
+    verdict, facts = given.verdict, given.sitting.facts
+    return VerdictLine(
+        judged_by=given.sitting.judged_by,
+        tier=facts.tier,
+        drawn=verdict.drawn,
+        sitting=facts.token,
+        counts=counts,
+        scores=verdict.scores,
+        flags=verdict.flags,
+        composite=rubric.composite(verdict.scores, verdict.flags),
+        reason=reason,
+    )
+
+
+router = APIRouter(prefix="/api/bench", tags=["bench"], responses=MARKED)
+
+Limit = Annotated[int, Query(ge=1, le=500)]
+Skip = Annotated[int, Query(ge=0, le=10_000_000)]
+Wanted = Annotated[str | None, Field(max_length=600)]
+
+
+class CellQuery(Record):
+    """Which cells; `judged` by a lazy judge."""
+
+    arm: Wanted = None
+    model: Wanted = None
+    prompt: Wanted = None
+    scenario: Wanted = None
+    judged: Literal["yes", "no"] | None = None
+    limit: int = Field(default=100, ge=1, le=500)
+    skip: int = Field(default=0, ge=0, le=10_000_000)
+
+
+def list_page(parts: Parts, *, contains: str, limit: int, skip: int) -> ExperimentPage:
+    """One page of experiments with their counts; only those shown are read."""
+    found = [
+        each
+        for each in parts.door.list_experiments()
+        if contains.lower() in each.name.lower() and each.name != CHAMPIONS
+    ]
+    shown = [_describe(parts, experiment) for experiment in found[skip : skip + limit]]
+    return ExperimentPage(
+        experiments=tuple(shown), total=len(found), skip=skip, mlflow=parts.door.open().tracking.url
+    )
+
+
+def _describe(parts: Parts, experiment: Experiment) -> ExperimentLine:
+    """Its line, a moment old where it takes long to count."""
+
+    def make() -> bytes:
+        return describe_experiment(parts.door, experiment).model_dump_json().encode()
+
+    return ExperimentLine.model_validate_json(parts.boards.get((experiment.name, "line"), make).body)
+
+
+@router.get("/experiments", response_model=ExperimentPage)
+def list_experiments(
+    request: Request,
+    user: Viewer,
+    parts: Server,
+    contains: Annotated[str, Query(max_length=500)] = "",
+    limit: Limit = 50,
+    skip: Skip = 0,
+) -> Response:
+    """What tipbench made and what is named `tip-bench-…`, by name, with what is judged and what waits."""
+    key = ("", contains, str(limit), str(skip))
+
+    def make() -> bytes:
+        return list_page(parts, contains=contains, limit=limit, skip=skip).model_dump_json().encode()
+
+    return answer_marked(request, parts.boards.get(key, make))
+
+
+@router.get("/runs/{experiment:name}", response_model=CellPage)
+def list_runs(
+    request: Request,
+    user: SeeingViewer,
+    parts: Server,
+    experiment: ExperimentName,
+    wanted: Annotated[CellQuery, Query()],
+) -> Response:
+    """The cells of an experiment, oldest first: one arm meets one scenario, one MLflow run."""
+    view = read_view(parts.door, experiment)
+    found = view.cells(wanted.model_dump(include={"arm", "model", "prompt", "scenario"}))
+    if wanted.judged is not None:
+        lazy = view.evidence.lazy_by_cell()
+        found = [cell for cell in found if (cell.run.run_id in lazy) == (wanted.judged == "yes")]
+    shown = tuple(view.lines(found[wanted.skip : wanted.skip + wanted.limit]))
+    page = CellPage(experiment=experiment, cells=shown, total=len(found), skip=wanted.skip)
+    return answer_record(request, page)
+
+
+@router.get("/cell/{run}/{experiment:name}", response_model=CellDetail)
+def read_cell(
+    request: Request,
+    user: SeeingViewer,
+    parts: Server,
+    run: str,
+    experiment: ExperimentName,
+) -> Response:
+    """One cell: its candidates, who said what of them, the prompt that was sent and the raw answer."""
+    return answer_record(request, read_view(parts.door, experiment).detail(run))
+
+
+@router.get("/leaderboard/{experiment:name}", response_model=Report)
+def read_leaderboard(
+    request: Request,
+    user: SeeingViewer,
+    parts: Server,
+    experiment: ExperimentName,
+    by: Literal["arm", "model", "prompt"] = "arm",
+) -> Response:
+    """Exactly what `tipbench compare --json` prints; at most a moment old, the header Age says how much."""
+    answer = parts.boards.get((experiment, by), lambda: parts.door.leaderboard(experiment, by))
+    return answer_marked(request, answer)
+
+
+# Pages: experiments, one experiment's board, a cell, two arms side by side.
+
+
+pages = APIRouter(include_in_schema=False)
+
+PER_PAGE = 50
+MOST_SCENARIOS = 60
+
+
+@pages.get("/")
+def show_experiments(
+    request: Request,
+    user: PageViewer,
+    parts: Server,
+    contains: Annotated[str, Query(max_length=500)] = "",
+    skip: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+) -> Response:
+    """The list."""
+    page = list_page(parts, contains=contains, limit=PER_PAGE, skip=skip)
+    return render(
+        request,
+        "experiments.html",
+        user=user,
+        fragment="_experiments.html",
+        page=page,
+        contains=contains,
+        per=PER_PAGE,
+    )
+
+
+@pages.get("/e/{experiment:name}")
+def show_experiment(
+    request: Request,
+    user: PageSeeingViewer,
+    parts: Server,
+    experiment: ExperimentName,
+    by: Literal["arm", "model", "prompt"] = "arm",
+    arm: Annotated[str | None, Query(max_length=600)] = None,
+) -> Response:
+    """The board, and the cells of one arm."""
+    try:
+        view = read_view(parts.door, experiment)
+    except ExperimentNotFound:
+        foreign = parts.door.find_foreign(experiment)
+        if foreign is None:
+            raise
+        link = parts.door.experiment_link(foreign)
+        return render(request, "foreign.html", user=user, name=experiment, link=link)
+    if not view.evidence.cells:
+        return render(
+            request,
+            "empty.html",
+            user=user,
+            name=experiment,
+            link=parts.door.experiment_link(view.experiment),
+        )
+    check_contents(view.evidence.cells, experiment=experiment)
+    bench = Bench(view.experiment, view.evidence, view.pack())
+    report = bench.report(by)
+    chosen = arm if arm is not None else _first_arm(view, report.standings[0].name if by == "arm" else "")
+    return render(
+        request,
+        "experiment.html",
+        user=user,
+        fragment="_cells.html",
+        name=experiment,
+        by=by,
+        report=report,
+        conclusion=conclude(report),
+        standings=draw_standings(report),
+        heat=make_heat(bench.report("arm") if by != "arm" else report, view.evidence.cells),
+        arm=chosen,
+        arms=sorted({cell.facts.arm for cell in view.evidence.cells}),
+        cells=view.lines(view.cells({"arm": chosen})),
+        link=parts.door.experiment_link(view.experiment),
+        auto_judge=parts.settings.judge_model,
+    )
+
+
+def _first_arm(view: BenchView, best: str) -> str:
+    return best or view.evidence.cells[0].facts.arm
+
+
+@pages.get("/cell/{run}/{experiment:name}")
+def show_cell(
+    request: Request, user: PageSeeingViewer, parts: Server, run: str, experiment: ExperimentName
+) -> Response:
+    """Candidates, who judged what, and the raw texts."""
+    detail = read_view(parts.door, experiment).detail(run)
+    return render(request, "cell.html", user=user, name=experiment, detail=detail)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One scenario met by two arms."""
+
+    scenario: str
+    left: CellDetail
+    right: CellDetail
+
+
+class SideQuery(Record):
+    """Which two arms, and where; `different` leaves out scenarios on which they are level."""
+
+    left: str | None = Field(default=None, max_length=600)
+    right: str | None = Field(default=None, max_length=600)
+    different: bool = False
+    scenario: str | None = Field(default=None, max_length=300)
+
+
+@pages.get("/side/{experiment:name}")
+def show_side_by_side(
+    request: Request,
+    user: PageSeeingViewer,
+    parts: Server,
+    experiment: ExperimentName,
+    asked: Annotated[SideQuery, Query()],
+) -> Response:
+    """Two arms on the same scenario."""
+    view = read_view(parts.door, experiment)
+    arms = sorted({cell.facts.arm for cell in view.evidence.cells})
+    first = asked.left or (arms[0] if arms else "")
+    second = asked.right or next((arm for arm in arms if arm != first), first)
+    runs = {
+        side: {cell.facts.scenario: cell for cell in view.cells({"arm": arm})}
+        for side, arm in (("left", first), ("right", second))
+    }
+    both = [each for each in runs["left"] if each in runs["right"]]
+    lines = {
+        each: (view.lines([runs["left"][each]])[0], view.lines([runs["right"][each]])[0]) for each in both
+    }
+    shown = [
+        each for each in both if not asked.different or lines[each][0].composite != lines[each][1].composite
+    ]
+    chosen = asked.scenario if asked.scenario in shown else (shown[0] if shown else None)
+    pair = None
+    if chosen is not None:
+        pair = Pair(
+            chosen,
+            view.detail(runs["left"][chosen].run.run_id),
+            view.detail(runs["right"][chosen].run.run_id),
+        )
+    return render(
+        request,
+        "side.html",
+        user=user,
+        name=experiment,
+        arms=arms,
+        left=first,
+        right=second,
+        different=asked.different,
+        shown=shown[:MOST_SCENARIOS],
+        lines=lines,
+        pair=pair,
+    )

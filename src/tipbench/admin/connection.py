@@ -1,0 +1,123 @@
+"""The phases as API and panel call them, on one MLflow: opened when needed, and again after it was lost."""
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tipbench.clock import Stamps
+from tipbench.errors import ExperimentNotFound
+from tipbench.judging.service import Judging
+from tipbench.promotion.gate import Gate
+from tipbench.promotion.promote import Promoting
+from tipbench.ranking.compare import compare_experiment
+from tipbench.ranking.records import By
+from tipbench.settings import Settings
+from tipbench.tracking import Experiment, Tracking, open_tracking
+
+FOREIGN = "tip-bench-"
+"""Experiments whose names begin so are shown whoever made them."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """MLflow with everything that hangs on it."""
+
+    tracking: Tracking
+    judging: Judging
+
+
+class Door:
+    """Reads may come from any thread; what writes goes one at a time."""
+
+    def __init__(self, settings: Settings, stamps: Stamps) -> None:
+        self.settings = settings
+        self.stamps = stamps
+        self._opening = threading.Lock()
+        self._writing = threading.Lock()
+        self._opened: Opened | None = None
+
+    def open(self) -> Opened:
+        """MLflow as it is reached now.
+
+        Raises:
+            TrackingError: it is not reached.
+        """
+        with self._opening:
+            if self._opened is None:
+                tracking = open_tracking(self.settings)
+                judging = Judging(tracking, self.stamps, self.settings.home / "locks")
+                self._opened = Opened(tracking, judging)
+            return self._opened
+
+    def lose(self) -> None:
+        """Forgets a server that went away: the next call looks for it anew."""
+        with self._opening:
+            # Not closed: another thread may be using it, and what is unused ends by itself.
+            self._opened = None
+
+    def close(self) -> None:
+        """Ends the connection."""
+        with self._opening:
+            if self._opened is not None:
+                self._opened.tracking.close()
+            self._opened = None
+
+    @contextmanager
+    def writing(self) -> Generator[Opened]:
+        """The same for a change."""
+        opened = self.open()
+        with self._writing:
+            yield opened
+
+    def find(self, name: str) -> Experiment:
+        """The experiment of that name.
+
+        Raises:
+            ExperimentNotFound: there is none.
+        """
+        return self.open().tracking.find_experiment(name)
+
+    def list_experiments(self) -> list[Experiment]:
+        """What tipbench made, and what is called as if it had; the latter has no `uid`."""
+        return self.open().tracking.list_experiments(also_named=FOREIGN)
+
+    def find_foreign(self, name: str) -> Experiment | None:
+        """The experiment of that name that another program made."""
+        if not name.startswith(FOREIGN):
+            return None
+        return next((each for each in self.list_experiments() if each.name == name and not each.uid), None)
+
+    def leaderboard(self, name: str, by: By) -> bytes:
+        """What `tipbench compare --json` prints, byte by byte."""
+        report = compare_experiment(self.open().tracking, name, by=by)
+        return (report.model_dump_json(indent=1) + "\n").encode()
+
+    def is_judged(self, name: str) -> bool:
+        """Whether nobody has to wait for judging of the experiment any more."""
+        try:
+            return self.open().judging.find_end(name) is not None
+        except ExperimentNotFound:
+            # Deleted while a job waited for it: its next step says so.
+            return True
+
+    def experiment_link(self, experiment: Experiment) -> str:
+        """Where people see it in MLflow's own pages."""
+        return f"{self.open().tracking.url}/#/experiments/{experiment.id}"
+
+    def run_link(self, experiment: Experiment, run_id: str) -> str:
+        """The same of one run."""
+        return f"{self.experiment_link(experiment)}/runs/{run_id}"
+
+    def gate(self, opened: Opened) -> Gate:
+        """The gate as the settings have it."""
+        return Gate(opened.tracking, self.stamps, self.settings.gate)
+
+    def promoting(self, opened: Opened, *, by: str) -> Promoting:
+        """Promotions by this user."""
+        return Promoting(self.gate(opened), by)
+
+    def tidy(self, opened: Opened, name: str) -> None:
+        """Closes sittings that ran out, as every command does that writes."""
+        with opened.judging.locked(name) as registrar:
+            opened.judging.read_tidy(registrar)

@@ -1,0 +1,62 @@
+"""Everything a server is made of, put together once per process."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tipbench.admin.cache import Boards
+from tipbench.admin.connection import Door
+from tipbench.admin.sittings import Desk
+from tipbench.admin.users import TABLES, Accounts, Credentials, User, note
+from tipbench.clock import Stamps
+from tipbench.jobs.airflow.launcher import AirflowLauncher, open_launcher
+from tipbench.jobs.store import JobStore, open_jobs
+from tipbench.settings import Settings
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the routes work with."""
+
+    settings: Settings
+    stamps: Stamps
+    jobs: JobStore
+    accounts: Accounts
+    credentials: Credentials
+    door: Door
+    desk: Desk
+    boards: Boards
+    airflow: AirflowLauncher | None = None
+    public_origin: str = ""
+    demo: bool = False
+
+    def note(self, user: User, what: str, subject: str, detail: Mapping[str, object] | None = None) -> None:
+        """A line of the audit for a change that MLflow holds."""
+        with self.jobs.database.change() as change:
+            note(change, at_ms=self.stamps.now_ms(), who=user.name, what=what, subject=subject, detail=detail)
+
+    def close(self) -> None:
+        """Ends connections and threads."""
+        self.boards.close()
+        self.door.close()
+        if self.airflow is not None:
+            self.airflow.airflow.close()
+
+
+def make_parts(settings: Settings, stamps: Stamps, *, public_origin: str = "", demo: bool = False) -> Parts:
+    """The parts as the settings have them; MLflow is opened later."""
+    jobs = open_jobs(settings, stamps, more_tables=TABLES)
+    accounts = Accounts(jobs.database, stamps)
+    door = Door(settings, stamps)
+    return Parts(
+        settings=settings,
+        stamps=stamps,
+        jobs=jobs,
+        accounts=accounts,
+        credentials=Credentials(jobs.database, accounts, stamps),
+        door=door,
+        desk=Desk(door, jobs.database, jobs.outbox),
+        boards=Boards(),
+        airflow=open_launcher(settings, jobs),
+        public_origin=public_origin,
+        demo=demo,
+    )

@@ -1,0 +1,580 @@
+"""The API: runs and jobs."""
+
+import asyncio
+from collections.abc import AsyncIterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Generic, Protocol, TypeVar
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from tipbench.admin.access import Admin, ExperimentName, PageAdmin, PageViewer, Server, Viewer
+from tipbench.admin.cache import answer_record
+from tipbench.admin.deps import Parts
+from tipbench.admin.failures import MARKED, REFUSALS, field_problems
+from tipbench.admin.panel import FRAGMENT, go, render
+from tipbench.admin.users import User
+from tipbench.errors import TipbenchError, UsageError
+from tipbench.jobs.airflow.launcher import STEPS, AirflowRuns, order_conf
+from tipbench.jobs.logs import read_piece, read_progress, read_tail
+from tipbench.jobs.orders import (
+    ImproveOrder,
+    RunOrder,
+    SimulateOrder,
+    auto_judge_step,
+    check_addresses,
+    improve_step,
+    pipeline_steps,
+    simulate_step,
+)
+from tipbench.jobs.records import Job, Kind, State, Where
+from tipbench.jobs.store import NewJob
+from tipbench.records import Record
+
+# Orders of users, made into jobs.
+
+
+class NoAutoJudge(TipbenchError):
+    """No automatic judge is set."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no automatic judge is set", hint="Set judge_model in the server's tipbench.toml, as in smollm2."
+        )
+
+
+def order_run(order: RunOrder, *, user: User, parts: Parts, repeat_key: str | None) -> Job:
+    """The whole pipeline as a job: here, or on Airflow if the settings say so.
+
+    Raises:
+        UsageError: an address in it is not one the server was configured with.
+        RepeatedDifferently: the key was used for another order.
+    """
+    check_addresses({"ollama_url": order.ollama_url, "mlflow_url": order.mlflow_url}, parts.settings)
+    job_id = parts.stamps.new_id()
+    if parts.airflow is None:
+        conf = None
+        steps = pipeline_steps(order, folder=parts.jobs.folder_of(job_id), settings=parts.settings)
+    else:
+        conf, steps = order_conf(order, parts.settings), STEPS
+    new = NewJob(
+        kind="pipeline",
+        experiment=order.experiment,
+        by=user.name,
+        steps=steps,
+        id=job_id,
+        repeat_key=repeat_key,
+        request=order.model_dump_json(),
+        conf=conf,
+    )
+    return _add(new, user, parts)
+
+
+def order_judge(experiment: str, *, user: User, parts: Parts, repeat_key: str | None) -> Job:
+    """The automatic judge as a job.
+
+    Raises:
+        NoAutoJudge: none is set.
+        ExperimentNotFound: there is no such experiment.
+    """
+    if parts.settings.judge_model is None:
+        raise NoAutoJudge
+    parts.door.find(experiment)
+    new = NewJob(
+        kind="judge",
+        experiment=experiment,
+        by=user.name,
+        steps=(auto_judge_step(experiment),),
+        id=parts.stamps.new_id(),
+        repeat_key=repeat_key,
+        request=f"judge {experiment}",
+    )
+    return _add(new, user, parts)
+
+
+def order_improve(order: ImproveOrder, *, user: User, parts: Parts, repeat_key: str | None) -> Job:
+    """An improvement as a job, as far as it goes without verdicts; the same order again goes on.
+
+    Raises:
+        RepeatedDifferently: the key was used for another order.
+    """
+    job_id = parts.stamps.new_id()
+    new = NewJob(
+        kind="improve",
+        experiment=order.experiment,
+        by=user.name,
+        steps=(improve_step(order, folder=parts.jobs.folder_of(job_id)),),
+        id=job_id,
+        repeat_key=repeat_key,
+        request=f"improve {order.model_dump_json()}",
+    )
+    return _add(new, user, parts)
+
+
+def order_simulate(order: SimulateOrder, *, user: User, parts: Parts, repeat_key: str | None) -> Job:
+    """A simulation as a job.
+
+    Raises:
+        RepeatedDifferently: the key was used for another order.
+    """
+    new = NewJob(
+        kind="simulate",
+        experiment=order.experiment,
+        by=user.name,
+        steps=(simulate_step(order),),
+        id=parts.stamps.new_id(),
+        repeat_key=repeat_key,
+        request=f"simulate {order.model_dump_json()}",
+    )
+    return _add(new, user, parts)
+
+
+def _add(new: NewJob, user: User, parts: Parts) -> Job:
+    job = parts.jobs.add(new)
+    if job.id == new.id:
+        parts.note(user, f"job.{new.kind}", job.id, {"experiment": new.experiment})
+    return job
+
+
+router = APIRouter(prefix="/api/bench", tags=["jobs"], responses=REFUSALS)
+
+LOOK_SECONDS = 0.5
+RepeatKey = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", min_length=1, max_length=200, description="The same key, the same job."),
+]
+
+
+class JobView(Record):
+    """A job as it is shown: `steps` are its commands, `step` counts those behind it."""
+
+    id: str
+    kind: Kind
+    experiment: str
+    by: str
+    state: State
+    steps: tuple[str, ...]
+    step: int
+    now: str
+    done: int | None
+    of: int | None
+    created_ms: int
+    started_ms: int | None
+    ended_ms: int | None
+    cancelling: bool
+    exit_code: int | None
+    message: str
+    launcher: Where
+    link: str
+    """Where people see it in Airflow's own pages."""
+
+
+class JobPage(Record):
+    """The newest jobs."""
+
+    jobs: tuple[JobView, ...]
+    skip: int
+
+
+class TaskView(Record):
+    """A task of a job that Airflow runs: in which state, in which try, and what it said last."""
+
+    name: str
+    label: str
+    state: str
+    tries: int
+    said: str
+
+
+class TaskPage(Record):
+    """The tasks of a job as they were seen last; `problem` says why that may be long ago."""
+
+    tasks: tuple[TaskView, ...]
+    problem: str
+
+
+class LogPiece(Record):
+    """Whole lines of a log from `start` on; ask with `end` for more. `ended` when no more comes."""
+
+    text: str
+    start: int
+    end: int
+    ended: bool
+
+
+def show_job(job: Job, parts: Parts) -> JobView:
+    """The job with how far it is."""
+    progress = read_progress(parts.jobs.log_of(job.id)) if job.state == "running" else None
+    return JobView(
+        id=job.id,
+        kind=job.kind,
+        experiment=job.experiment,
+        by=job.by,
+        state=job.state,
+        steps=tuple(step.name for step in job.steps),
+        step=job.step,
+        now=job.steps[job.step].name if job.step < len(job.steps) and not job.ended else "",
+        done=progress.done if progress else None,
+        of=progress.of if progress else None,
+        created_ms=job.created_ms,
+        started_ms=job.started_ms,
+        ended_ms=job.ended_ms,
+        cancelling=job.cancel_ms is not None and not job.ended,
+        exit_code=job.exit_code,
+        message=job.message,
+        launcher=job.launcher,
+        link=parts.airflow.airflow.link(job.id) if parts.airflow and job.launcher == "airflow" else "",
+    )
+
+
+def show_tasks(job: Job, parts: Parts) -> TaskPage:
+    """The tasks of the job; none of one that runs here."""
+    seen = AirflowRuns(parts.jobs).read(job.id)
+    tasks = (
+        TaskView(name=task.name, label=task.label, state=task.state, tries=task.tries, said=task.said)
+        for task in seen.tasks
+    )
+    return TaskPage(tasks=tuple(tasks), problem="" if job.ended else seen.problem)
+
+
+def find_job(job_id: str, user: User, parts: Parts) -> Job:
+    """The job, for somebody who may see what it prints: logs name arms.
+
+    Raises:
+        NotThere: there is none.
+        StillBlind: they judge its experiment.
+    """
+    job = parts.jobs.get(job_id)
+    parts.desk.check_sees_arms(user, job.experiment)
+    return job
+
+
+def seen_job(job: str, user: Viewer, parts: Server) -> Job:
+    """The same as a guard: a stream that has begun cannot refuse any more."""
+    return find_job(job, user, parts)
+
+
+@router.post("/run", status_code=202, response_model=JobView)
+def start_run(user: Admin, parts: Server, order: RunOrder, repeat_key: RepeatKey = None) -> JobView:
+    """Collect, hand out, let the automatic judge judge if one is set, wait for judging, compare."""
+    return show_job(order_run(order, user=user, parts=parts, repeat_key=repeat_key), parts)
+
+
+@router.post("/judge/{experiment:name}", status_code=202, response_model=JobView)
+def start_judge(
+    user: Admin, parts: Server, experiment: ExperimentName, repeat_key: RepeatKey = None
+) -> JobView:
+    """Start the automatic judge of the settings on everything it did not judge yet."""
+    return show_job(order_judge(experiment, user=user, parts=parts, repeat_key=repeat_key), parts)
+
+
+@router.post("/improve", status_code=202, response_model=JobView)
+def start_improve(user: Admin, parts: Server, order: ImproveOrder, repeat_key: RepeatKey = None) -> JobView:
+    """Better versions of the champion's prompt, until verdicts are needed; the same order again goes on."""
+    return show_job(order_improve(order, user=user, parts=parts, repeat_key=repeat_key), parts)
+
+
+@router.post("/simulate", status_code=202, response_model=JobView)
+def start_simulate(user: Admin, parts: Server, order: SimulateOrder, repeat_key: RepeatKey = None) -> JobView:
+    """Compare policies on simulated users; the result is an MLflow run."""
+    return show_job(order_simulate(order, user=user, parts=parts, repeat_key=repeat_key), parts)
+
+
+@router.get("/jobs", response_model=JobPage, responses=MARKED)
+def list_jobs(
+    request: Request,
+    user: Viewer,
+    parts: Server,
+    state: Annotated[State | None, Query()] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    skip: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+) -> Response:
+    """The newest jobs first."""
+    jobs = parts.jobs.list_jobs(states=(state,) if state else (), limit=limit, skip=skip)
+    page = JobPage(jobs=tuple(show_job(job, parts) for job in jobs), skip=skip)
+    return answer_record(request, page)
+
+
+@router.get("/jobs/{job}", response_model=JobView, responses=MARKED)
+def read_job(request: Request, user: Viewer, parts: Server, job: str) -> Response:
+    """One job."""
+    return answer_record(request, show_job(parts.jobs.get(job), parts))
+
+
+@router.get("/jobs/{job}/tasks", response_model=TaskPage, responses=MARKED)
+def read_tasks(request: Request, user: Viewer, parts: Server, job: str) -> Response:
+    """The tasks of a job that Airflow runs, one by one."""
+    return answer_record(request, show_tasks(find_job(job, user, parts), parts))
+
+
+@router.get("/jobs/{job}/log", response_model=LogPiece, responses=MARKED)
+def read_log(
+    request: Request, user: Viewer, parts: Server, job: str, start: Annotated[int, Query(ge=0, le=2**53)] = 0
+) -> Response:
+    """What its commands printed, in whole lines from a byte on."""
+    found = find_job(job, user, parts)
+    piece = read_piece(parts.jobs.log_of(found.id), start)
+    return answer_record(
+        request, LogPiece(text=piece.text, start=piece.start, end=piece.end, ended=found.ended)
+    )
+
+
+@router.get("/jobs/{job}/stream", response_class=EventSourceResponse)
+async def stream_log(
+    request: Request, user: Viewer, parts: Server, found: Annotated[Job, Depends(seen_job)]
+) -> AsyncIterable[ServerSentEvent]:
+    """The log as it grows (server-sent events): `log` with lines, then `end` with the state."""
+    start = 0
+    while not await request.is_disconnected():
+        # The state first: what was printed before the end is then read after it.
+        found = await asyncio.to_thread(parts.jobs.get, found.id)
+        piece = await asyncio.to_thread(read_piece, parts.jobs.log_of(found.id), start)
+        if piece.text:
+            start = piece.end
+            yield ServerSentEvent(data=piece.text, event="log", id=str(start))
+        elif found.ended:
+            yield ServerSentEvent(data=found.state, event="end")
+            return
+        else:
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+@router.post("/jobs/{job}/cancel", response_model=JobView)
+def cancel_job(user: Admin, parts: Server, job: str) -> JobView:
+    """End it: what it stored is kept, its model leaves the memory."""
+    found = parts.jobs.cancel(job)
+    parts.note(user, "job.cancel", found.id)
+    return show_job(found, parts)
+
+
+# Pages: jobs and their logs, the automatic judge.
+
+
+pages = APIRouter(include_in_schema=False)
+
+LOG_TAIL = 64 * 1024
+
+
+@pages.post("/judge-auto/{experiment:name}")
+def start_auto_judge(user: PageAdmin, parts: Server, experiment: ExperimentName) -> Response:
+    """Starts the automatic judge."""
+    return go(f"/jobs/{order_judge(experiment, user=user, parts=parts, repeat_key=None).id}")
+
+
+@pages.get("/jobs")
+def show_jobs(
+    request: Request,
+    user: PageViewer,
+    parts: Server,
+    skip: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+) -> Response:
+    """The newest."""
+    jobs = [show_job(job, parts) for job in parts.jobs.list_jobs(limit=50, skip=skip)]
+    return render(
+        request,
+        "jobs.html",
+        user=user,
+        fragment="_jobs.html",
+        jobs=jobs,
+        skip=skip,
+        now=parts.stamps.now_ms(),
+    )
+
+
+@pages.get("/jobs/{job}")
+def show_one_job(request: Request, user: PageViewer, parts: Server, job: str) -> Response:
+    """How far it is, and its log."""
+    found = find_job(job, user, parts)
+    log = read_tail(parts.jobs.log_of(found.id), limit=LOG_TAIL)
+    return render(
+        request,
+        "job.html",
+        user=user,
+        fragment="_job.html",
+        job=show_job(found, parts),
+        log=log,
+        tasks=show_tasks(found, parts),
+    )
+
+
+@pages.post("/jobs/{job}/cancel")
+def cancel_job_page(user: PageAdmin, parts: Server, job: str) -> Response:
+    """Ends it."""
+    found = parts.jobs.cancel(job)
+    parts.note(user, "job.cancel", found.id)
+    return go(f"/jobs/{found.id}")
+
+
+# Pages: the forms that start a run, an improvement, a simulation. Each field is a key of the order.
+
+
+Order = TypeVar("Order", bound=Record)
+Asked_contra = TypeVar("Asked_contra", bound=Record, contravariant=True)
+Values = Mapping[str, str | bool]
+Experiment = Annotated[str, Query(max_length=500)]
+
+
+class Start(Protocol[Asked_contra]):
+    """Makes an order into a job."""
+
+    def __call__(self, order: Asked_contra, /, *, user: User, parts: Parts, repeat_key: str | None) -> Job:
+        """The job."""
+        ...
+
+
+@dataclass(frozen=True)
+class OrderForm(Generic[Order]):
+    """A form that begins with the order's defaults; the fields in `ours` with the server's settings."""
+
+    record: type[Order]
+    part: str
+    start: Start[Order]
+    ours: frozenset[str]
+    hidden: frozenset[str] = field(default_factory=frozenset[str])
+
+    def begin(self, parts: Parts, given: Values) -> Values:
+        """What the fields hold at first."""
+        defaults = {name: info.get_default() for name, info in self._fields.items()}
+        values = defaults | parts.settings.model_dump(include=set(self.ours), mode="json") | dict(given)
+        return {name: self._show(name, values[name]) for name in self._fields}
+
+    def read(self, said: Mapping[str, str]) -> Values:
+        """What somebody filled in; a switch that is off is not sent at all."""
+        return {
+            name: name in said if self._type(name) is bool else said.get(name, "").strip()
+            for name in self._fields
+        }
+
+    def parse(self, values: Values) -> Order:
+        """The order.
+
+        Raises:
+            ValidationError: a field is wrong.
+        """
+        given = {name: self._convert(name, value) for name, value in values.items()}
+        # What may be left away is left away when it is empty.
+        empty = {name for name, info in self._fields.items() if info.default is None and given[name] == ""}
+        return self.record.model_validate({name: given[name] for name in given if name not in empty})
+
+    @property
+    def _fields(self) -> dict[str, FieldInfo]:
+        return {name: info for name, info in self.record.model_fields.items() if name not in self.hidden}
+
+    def _type(self, name: str) -> object:
+        return self.record.model_fields[name].annotation
+
+    def _show(self, name: str, value: object) -> str | bool:
+        if self._type(name) is bool:
+            return bool(value)
+        return "" if value is None or value is PydanticUndefined else str(value)
+
+    def _convert(self, name: str, value: object) -> object:
+        """Numbers of a form come as text; what is none is left for the check to complain about."""
+        kind = self._type(name)
+        if not isinstance(value, str) or (kind is not int and kind is not float):
+            return value
+        try:
+            return int(value) if kind is int else float(value)
+        except ValueError:
+            return value
+
+
+RUN = OrderForm(
+    RunOrder,
+    "_run.html",
+    order_run,
+    ours=frozenset(RunOrder.model_fields) - {"skip_missing", "ollama_url", "mlflow_url"},
+    hidden=frozenset({"ollama_url", "mlflow_url"}),
+)
+IMPROVE = OrderForm(
+    ImproveOrder, "_improve.html", order_improve, ours=frozenset({"n_tips", "temperature", "seed"})
+)
+SIMULATE = OrderForm(SimulateOrder, "_simulate.html", order_simulate, ours=frozenset({"seed"}))
+
+
+@pages.get("/run")
+def show_run_form(request: Request, user: PageAdmin, parts: Server, experiment: Experiment = "") -> Response:
+    """The form of a run; in a dialog when a script asked for it."""
+    return _show(RUN, request, user, parts, RUN.begin(parts, _named(experiment)))
+
+
+@pages.get("/improve")
+def show_improve_form(
+    request: Request, user: PageAdmin, parts: Server, experiment: Experiment = ""
+) -> Response:
+    """The form of an improvement."""
+    return _show(IMPROVE, request, user, parts, IMPROVE.begin(parts, _named(experiment)))
+
+
+@pages.get("/simulate")
+def show_simulate_form(request: Request, user: PageAdmin, parts: Server) -> Response:
+    """The form of a simulation."""
+    return _show(SIMULATE, request, user, parts, SIMULATE.begin(parts, {}))
+
+
+@pages.post("/run")
+async def start_run_page(request: Request, user: PageAdmin, parts: Server) -> Response:
+    """Starts a run, or says what is wrong beside each field."""
+    return _start(RUN, request, user, parts, await _read_form(request))
+
+
+@pages.post("/improve")
+async def start_improve_page(request: Request, user: PageAdmin, parts: Server) -> Response:
+    """Starts an improvement, or says what is wrong beside each field."""
+    return _start(IMPROVE, request, user, parts, await _read_form(request))
+
+
+@pages.post("/simulate")
+async def start_simulate_page(request: Request, user: PageAdmin, parts: Server) -> Response:
+    """Starts a simulation, or says what is wrong beside each field."""
+    return _start(SIMULATE, request, user, parts, await _read_form(request))
+
+
+def _named(experiment: str) -> Values:
+    return {"experiment": experiment} if experiment else {}
+
+
+async def _read_form(request: Request) -> dict[str, str]:
+    return {name: str(value) for name, value in (await request.form()).items()}
+
+
+def _show(
+    form: OrderForm[Order],
+    request: Request,
+    user: User,
+    parts: Parts,
+    values: Values,
+    problems: Mapping[str, str] | None = None,
+) -> Response:
+    return render(
+        request,
+        "order.html",
+        user=user,
+        fragment=form.part,
+        status=422 if problems else 200,
+        part=form.part,
+        values=values,
+        problems=problems or {},
+        auto_judge=parts.settings.judge_model,
+    )
+
+
+def _start(
+    form: OrderForm[Order], request: Request, user: User, parts: Parts, said: Mapping[str, str]
+) -> Response:
+    values = form.read(said)
+    try:
+        order = form.parse(values)
+    except ValidationError as error:
+        return _show(form, request, user, parts, values, field_problems(error))
+    try:
+        job = form.start(order, user=user, parts=parts, repeat_key=None)
+    except UsageError as error:
+        return _show(form, request, user, parts, values, {"": error.message})
+    if request.headers.get(FRAGMENT):
+        log = read_tail(parts.jobs.log_of(job.id))
+        return render(request, "_job.html", user=user, job=show_job(job, parts), log=log)
+    return go(f"/jobs/{job.id}")

@@ -1,0 +1,437 @@
+"""The API: judging, blind. Open a sitting, take items, submit verdicts, close it."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Path, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import Field, StrictBool, StrictInt
+
+from tipbench.admin.access import (
+    Admin,
+    ExperimentName,
+    Judge,
+    PageJudge,
+    PageSeeingAdmin,
+    PageSeeingViewer,
+    PageViewer,
+    Server,
+    Viewer,
+)
+from tipbench.admin.bench import list_page
+from tipbench.admin.cache import answer_record
+from tipbench.admin.deps import Parts
+from tipbench.admin.failures import MARKED, REFUSALS
+from tipbench.admin.panel import FRAGMENT, address, go, render
+from tipbench.admin.users import User
+from tipbench.bench.sittings import Answer, Decision
+from tipbench.errors import JudgedEnough, SheetError, UsageError
+from tipbench.inert import make_inert
+from tipbench.judging.handout import SittingRequest
+from tipbench.judging.mcp import explain
+from tipbench.judging.service import LiveSitting
+from tipbench.judging.status import SittingLine, Status, sitting_line
+from tipbench.records import Record
+from tipbench.show.drift_chart import draw_drift
+
+router = APIRouter(prefix="/api/bench/judging", tags=["judging"], responses=REFUSALS)
+
+Token = Annotated[str, Path(min_length=1, max_length=100)]
+Reason = Annotated[str, Field(min_length=1, max_length=2_000, pattern=r"\S")]
+
+
+class Wishes(Record):
+    """What to hand out; without anything whatever waits. At most one of the three."""
+
+    next: StrictInt | None = Field(default=None, ge=1, le=1_000, description="So many items that decide.")
+    second_opinion: float | None = Field(
+        default=None, gt=0, le=100, description="Per cent of what others judged."
+    )
+    disagreements: StrictInt | None = Field(
+        default=None, ge=1, le=1_000, description="Automatic verdicts to check."
+    )
+
+
+class SittingView(Record):
+    """How far a sitting is; `sitting` is absent when nothing was handed out, and `state` says why."""
+
+    experiment: str
+    sitting: str | None
+    state: str
+    items: int = 0
+    answered: int = 0
+    remaining: int = 0
+    said: str = ""
+
+
+class ItemView(Record):
+    """One item under an id that means nothing elsewhere."""
+
+    item: str
+    scenario: dict[str, str | tuple[str, ...]]
+    text: str
+    flags: dict[str, bool]
+
+
+class ScaleView(Record):
+    """One scale of the rubric."""
+
+    lowest: int
+    highest: int
+
+
+class Taken(Record):
+    """The next items without a verdict, and what they are scored on."""
+
+    experiment: str
+    sitting: str
+    rubric: str
+    rubric_text: str
+    scales: dict[str, ScaleView]
+    flags: tuple[str, ...]
+    items: tuple[ItemView, ...]
+    remaining: int
+
+
+class GivenVerdict(Record):
+    """What the judge says of one item; flags only where the rubric decides otherwise than code did."""
+
+    item: str = Field(min_length=1, max_length=100)
+    scores: dict[str, StrictInt] = Field(max_length=50)
+    flags: dict[str, StrictBool] = Field(default_factory=dict[str, bool], max_length=50)
+    reason: str = Field(default="", max_length=4_000)
+
+
+class Verdicts(Record):
+    """Verdicts, as many as there are; a later one on the same item replaces the earlier."""
+
+    verdicts: tuple[GivenVerdict, ...] = Field(min_length=1, max_length=500)
+
+
+class Word(Record):
+    """A person's word on a closed sitting."""
+
+    accept: StrictBool
+    reason: Reason
+
+
+class Closing(Record):
+    """Ends or reopens judging of an experiment."""
+
+    closed: StrictBool
+    reason: Reason
+
+
+@router.post("/open/{experiment:name}", response_model=SittingView)
+def open_sitting(user: Judge, parts: Server, experiment: ExperimentName, wishes: Wishes) -> SittingView:
+    """Your open sitting, else a new one."""
+    given = [name for name, wish in wishes.model_dump().items() if wish is not None]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} do not go together", hint="Ask for one of them.")
+    share = None if wishes.second_opinion is None else wishes.second_opinion / 100
+    request = SittingRequest(
+        user.name, sits="human", items=wishes.next, second_share=share, spots=wishes.disagreements
+    )
+    try:
+        sitting = parts.desk.open(request, experiment=experiment)
+    except JudgedEnough as enough:
+        return SittingView(experiment=experiment, sitting=None, state="judged enough", said=enough.message)
+    if sitting is None:
+        return SittingView(experiment=experiment, sitting=None, state="nothing waits")
+    return show_sitting(sitting)
+
+
+@router.get("/take/{sitting}/{experiment:name}", response_model=Taken, responses=MARKED)
+def take_items(
+    request: Request,
+    user: Judge,
+    parts: Server,
+    sitting: Token,
+    experiment: ExperimentName,
+    n: Annotated[int, Query(ge=1, le=500)] = 5,
+) -> Response:
+    """The next items of your sitting, and the rubric they are scored by."""
+    return answer_record(request, show_items(parts.desk.look(sitting, experiment=experiment, user=user), n))
+
+
+@router.post("/submit/{sitting}/{experiment:name}", response_model=SittingView)
+def submit_verdicts(
+    user: Judge, parts: Server, sitting: Token, experiment: ExperimentName, given: Verdicts
+) -> SittingView:
+    """Store verdicts. If one is wrong it is named and nothing is stored. The last one closes the sitting."""
+    stored = parts.desk.submit(
+        sitting, lambda found: make_answers(given, found), experiment=experiment, user=user
+    )
+    parts.boards.forget(experiment)
+    return show_sitting(stored)
+
+
+@router.post("/close/{sitting}/{experiment:name}", response_model=SittingView)
+def close_sitting(user: Judge, parts: Server, sitting: Token, experiment: ExperimentName) -> SittingView:
+    """End your sitting before its last item: what is complete counts, the rest waits again."""
+    closed = parts.desk.close(sitting, experiment=experiment, user=user)
+    parts.boards.forget(experiment)
+    return show_sitting(closed)
+
+
+@router.get("/status/{experiment:name}", response_model=Status, responses=MARKED)
+def read_status(
+    request: Request,
+    user: Viewer,
+    parts: Server,
+    experiment: ExperimentName,
+) -> Response:
+    """Judged, waiting, and who has what."""
+    return answer_record(request, parts.door.open().judging.status(experiment=experiment))
+
+
+@router.post("/decide/{sitting}/{experiment:name}", response_model=SittingLine)
+def decide(user: Admin, parts: Server, sitting: Token, experiment: ExperimentName, word: Word) -> SittingLine:
+    """Accept or refuse a closed sitting, whatever the drift rule said of it."""
+    return decide_sitting(
+        parts,
+        Decision(sitting=sitting, accept=word.accept, reason=word.reason.strip(), by=user.name),
+        experiment,
+    )
+
+
+@router.post("/end/{experiment:name}", response_model=Status)
+def end_judging(user: Admin, parts: Server, experiment: ExperimentName, closing: Closing) -> Status:
+    """Close judging of an experiment, what is not judged stays so; or open it again."""
+    with parts.door.writing() as opened:
+        change = opened.judging.end if closing.closed else opened.judging.reopen
+        change(closing.reason.strip(), experiment=experiment)
+        found = opened.judging.status(experiment=experiment)
+    parts.note(
+        user, "judging.close" if closing.closed else "judging.reopen", experiment, {"reason": closing.reason}
+    )
+    parts.boards.forget(experiment)
+    return found
+
+
+def decide_sitting(parts: Parts, decision: Decision, experiment: str) -> SittingLine:
+    """Stores a person's word."""
+    with parts.door.writing() as opened:
+        found = opened.judging.decide(decision, experiment=experiment)
+    what = "sitting.accept" if decision.accept else "sitting.refuse"
+    user = parts.accounts.get(decision.by)
+    parts.note(user, what, decision.sitting, {"experiment": experiment, "reason": decision.reason})
+    parts.boards.forget(experiment)
+    return sitting_line(found, parts.stamps.now_ms())
+
+
+def show_sitting(sitting: LiveSitting) -> SittingView:
+    """How far it is."""
+    return SittingView(
+        experiment=sitting.experiment,
+        sitting=sitting.token,
+        state=sitting.state,
+        items=len(sitting.section.items),
+        answered=len(sitting.answers),
+        remaining=len(sitting.waiting) if sitting.state == "open" else 0,
+    )
+
+
+def show_items(sitting: LiveSitting, n: int) -> Taken:
+    """The next items, inert."""
+    scenarios = {each.label: each.values for each in sitting.section.scenarios}
+    waiting = sitting.waiting if sitting.state == "open" else []
+    return Taken(
+        experiment=sitting.experiment,
+        sitting=sitting.token,
+        rubric=sitting.rubric.name,
+        rubric_text=sitting.rubric.text,
+        scales={
+            name: ScaleView(lowest=low, highest=high) for name, (low, high) in sitting.rubric.scales.items()
+        },
+        flags=sitting.rubric.flags,
+        items=tuple(
+            ItemView(
+                item=each.id, scenario=scenarios[each.scenario], text=make_inert(each.text), flags=each.flags
+            )
+            for each in waiting[:n]
+        ),
+        remaining=len(waiting),
+    )
+
+
+def make_answers(given: Verdicts, sitting: LiveSitting) -> dict[str, Answer]:
+    """Answers by item, with the computed flags where the judge says nothing.
+
+    Raises:
+        SheetError: an item stands twice.
+    """
+    computed = {item.id: item.flags for item in sitting.section.items}
+    answers: dict[str, Answer] = {}
+    for each in given.verdicts:
+        if each.item in answers:
+            raise SheetError(f"item {each.item!r} stands several times", hint="Nothing was stored.")
+        flags = {**computed.get(each.item, {}), **each.flags}
+        answers[each.item] = Answer(scores=_in_order(each.scores, sitting), flags=flags, reason=each.reason)
+    return answers
+
+
+def _in_order(scores: dict[str, int], sitting: LiveSitting) -> dict[str, int]:
+    """In the rubric's own order: the same answers are the same bytes."""
+    known = {name: scores[name] for name in sitting.rubric.scales if name in scores}
+    return known | {name: score for name, score in scores.items() if name not in known}
+
+
+# Pages: the judging desk, and the judges as instruments.
+
+
+pages = APIRouter(include_in_schema=False)
+
+
+@pages.get("/judging")
+def show_waiting(request: Request, user: PageViewer, parts: Server) -> Response:
+    """What waits for a judge, by experiment; no arm is named."""
+    page = list_page(parts, contains="", limit=50, skip=0)
+    return render(request, "judging.html", user=user, page=page)
+
+
+@pages.get("/judge/{experiment:name}")
+def show_desk(
+    request: Request,
+    user: PageJudge,
+    parts: Server,
+    experiment: ExperimentName,
+    item: Annotated[str | None, Query(max_length=100)] = None,
+    blocks: Annotated[int | None, Query(ge=1, le=1_000)] = None,
+) -> Response:
+    """The item at hand; opens a sitting, or goes on with the open one. `blocks` makes it a short one."""
+    try:
+        sitting = parts.desk.open(
+            SittingRequest(user.name, sits="human", blocks=blocks), experiment=experiment
+        )
+    except JudgedEnough as enough:
+        return _nothing(request, user, experiment, enough.message)
+    if sitting is None:
+        return _nothing(request, user, experiment, "Nothing waits for a judge that is not with one already.")
+    return _desk(request, user, sitting, item=item)
+
+
+@pages.post("/judge/{experiment:name}")
+async def judge_item(
+    request: Request, user: PageJudge, parts: Server, experiment: ExperimentName
+) -> Response:
+    """Stores what was said of the item that was on the screen."""
+    form = await request.form()
+    said = {name: str(value) for name, value in form.items()}
+    return await run_in_threadpool(_store, request, user, parts, experiment, said)
+
+
+def _store(request: Request, user: User, parts: Parts, experiment: str, said: dict[str, str]) -> Response:
+    token = said.get("sitting", "")
+    if said.get("close"):
+        closed = parts.desk.close(token, experiment=experiment, user=user)
+        parts.boards.forget(experiment)
+        return _closed(request, user, closed)
+    try:
+        sitting = parts.desk.submit(
+            token, lambda found: _read_answers(said, found), experiment=experiment, user=user, keep_open=True
+        )
+    except _NotOpen as gone:
+        return _desk(request, user, gone.sitting, problem="This item is not open any more.")
+    except SheetError as error:
+        sitting = parts.desk.look(token, experiment=experiment, user=user)
+        return _desk(request, user, sitting, item=said.get("item"), problem=explain(error))
+    if request.headers.get(FRAGMENT):
+        return _desk(request, user, sitting)
+    return go(address("/judge/", experiment))
+
+
+class _NotOpen(Exception):
+    """The item that was on the screen takes no answer any more."""
+
+    def __init__(self, sitting: LiveSitting) -> None:
+        super().__init__()
+        self.sitting = sitting
+
+
+def _read_answers(said: dict[str, str], sitting: LiveSitting) -> dict[str, Answer]:
+    """What was said of the item that was on the screen.
+
+    Raises:
+        SheetError: something is missing.
+    """
+    item = next((each.id for each in sitting.section.items if each.id == said.get("item")), None)
+    if item is None or sitting.state != "open":
+        raise _NotOpen(sitting)
+    scores: dict[str, int] = {}
+    for scale in sitting.rubric.scales:
+        given = said.get(f"scale.{scale}", "")
+        if not given.isdecimal():
+            raise SheetError(f"{scale} has no score", hint="Score every scale.")
+        scores[scale] = int(given)
+    flags = {flag: f"flag.{flag}" in said for flag in sitting.rubric.flags}
+    return {item: Answer(scores=scores, flags=flags, reason=said.get("reason", "").strip()[:4_000])}
+
+
+def _desk(
+    request: Request, user: User, sitting: LiveSitting, *, item: str | None = None, problem: str = ""
+) -> Response:
+    items = sitting.section.items
+    chosen = next((each for each in items if each.id == item), None)
+    if chosen is None and sitting.waiting:
+        chosen = sitting.waiting[0]
+    at = items.index(chosen) if chosen is not None else len(items)
+    earlier = [each for each in items[:at] if each.id in sitting.answers]
+    scenarios = {each.label: each.values for each in sitting.section.scenarios}
+    return render(
+        request,
+        "judge.html",
+        user=user,
+        fragment="_judge.html",
+        status=422 if problem else 200,
+        sitting=sitting,
+        item=chosen,
+        scenario=scenarios[chosen.scenario] if chosen else {},
+        given=sitting.answers.get(chosen.id) if chosen else None,
+        earlier=earlier[-1].id if earlier else "",
+        done=len(sitting.answers),
+        total=len(items),
+        problem=problem,
+    )
+
+
+def _closed(request: Request, user: User, sitting: LiveSitting) -> Response:
+    return render(request, "judged.html", user=user, fragment="_judged.html", sitting=sitting)
+
+
+def _nothing(request: Request, user: User, experiment: str, said: str) -> Response:
+    return render(request, "nothing_waits.html", user=user, name=experiment, said=said)
+
+
+@pages.get("/judges/{experiment:name}")
+def show_judges(
+    request: Request, user: PageSeeingViewer, parts: Server, experiment: ExperimentName
+) -> Response:
+    """Sittings with their drift, and how far judges agree."""
+    report = parts.door.open().judging.judges([experiment], delta=parts.settings.delta)
+    drawing = draw_drift(report.sittings)
+    return render(
+        request, "judges.html", user=user, name=experiment, report=report, has_plot=drawing is not None
+    )
+
+
+@pages.get("/drift/{experiment:name}")
+def show_drift(user: PageSeeingViewer, parts: Server, experiment: ExperimentName) -> Response:
+    """The drift over time, as a picture of its own: an image may bring its own style."""
+    drawing = draw_drift(parts.door.open().judging.judges([experiment]).sittings)
+    policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+    return Response(drawing or "", media_type="image/svg+xml", headers=policy)
+
+
+@pages.post("/judges/{experiment:name}")
+def decide_page(
+    user: PageSeeingAdmin,
+    parts: Server,
+    experiment: ExperimentName,
+    sitting: Annotated[str, Form(max_length=100)],
+    word: Annotated[str, Form(pattern="^(accept|refuse)$")],
+    reason: Annotated[str, Form(min_length=1, max_length=2_000)],
+) -> Response:
+    """A person's word on a sitting."""
+    decision = Decision(sitting=sitting, accept=word == "accept", reason=reason.strip() or "–", by=user.name)
+    decide_sitting(parts, decision, experiment)
+    return go(address("/judges/", experiment))

@@ -1,0 +1,303 @@
+"""The API: users, tokens, the audit."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, HTTPException, Path, Query, Request, Response
+from pydantic import Field, StrictBool, StrictInt
+
+from tipbench.admin.access import (
+    Admin,
+    PageAdmin,
+    PageViewer,
+    Server,
+    Viewer,
+    cookie_name,
+    is_same_site,
+    page_user,
+    session_secret,
+)
+from tipbench.admin.deps import Parts
+from tipbench.admin.failures import REFUSALS
+from tipbench.admin.panel import go, render
+from tipbench.admin.users import SESSION_MS, AuditLine, Role, Token, TooManyAttempts, User, read_audit
+from tipbench.errors import UsageError
+from tipbench.records import Record
+
+router = APIRouter(prefix="/api/bench", tags=["people"], responses=REFUSALS)
+
+UserName = Annotated[str, Path(min_length=1, max_length=64)]
+
+
+class NewUser(Record):
+    """Somebody to let in."""
+
+    name: str = Field(min_length=1, max_length=64)
+    role: Role
+    password: str = Field(min_length=10, max_length=1_000, repr=False)
+
+
+class UserChange(Record):
+    """Another role, or shut out."""
+
+    role: Role
+    disabled: StrictBool = False
+
+
+class NewPassword(Record):
+    """Another password."""
+
+    password: str = Field(min_length=10, max_length=1_000, repr=False)
+
+
+class NewToken(Record):
+    """A token of your own for a program; an admin may make one for others."""
+
+    label: str = Field(default="", max_length=200)
+    days: StrictInt = Field(default=90, ge=1, le=366)
+    user: str | None = Field(default=None, min_length=1, max_length=64)
+
+
+class MadeToken(Record):
+    """A new token; the secret is shown this once."""
+
+    token: Token
+    secret: str
+
+
+class People(Record):
+    """Everybody who may sign in."""
+
+    users: tuple[User, ...]
+
+
+class Tokens(Record):
+    """Tokens without their secrets."""
+
+    tokens: tuple[Token, ...]
+
+
+class Audit(Record):
+    """The newest changes first."""
+
+    lines: tuple[AuditLine, ...]
+    skip: int
+
+
+@router.get("/me")
+def read_me(user: Viewer) -> User:
+    """Who you are here."""
+    return user
+
+
+@router.get("/users")
+def list_users(user: Admin, parts: Server) -> People:
+    """Everybody."""
+    return People(users=tuple(parts.accounts.list_users()))
+
+
+@router.post("/users", status_code=201)
+def create_user(user: Admin, parts: Server, new: NewUser) -> User:
+    """Let somebody in."""
+    return parts.accounts.create(new.name, new.role, new.password, by=user.name)
+
+
+@router.post("/users/{name}")
+def change_user(user: Admin, parts: Server, name: UserName, wanted: UserChange) -> User:
+    """Change a role, or shut somebody out; their sessions end."""
+    return parts.accounts.change(name, role=wanted.role, disabled=wanted.disabled, by=user.name)
+
+
+@router.post("/users/{name}/password", status_code=204)
+def set_password(user: Admin, parts: Server, name: UserName, wanted: NewPassword) -> None:
+    """Set a password; the user's sessions end."""
+    parts.accounts.get(name)
+    parts.accounts.set_password(name, wanted.password, by=user.name)
+
+
+@router.get("/tokens")
+def list_tokens(user: Viewer, parts: Server) -> Tokens:
+    """Your tokens; an admin sees everybody's."""
+    return Tokens(tokens=tuple(parts.credentials.list_tokens(user=None if user.may("admin") else user.name)))
+
+
+@router.post("/tokens", status_code=201)
+def make_token(user: Viewer, parts: Server, new: NewToken) -> MadeToken:
+    """Make a token. Its secret is in this answer and nowhere else."""
+    owner = new.user or user.name
+    if owner != user.name and not user.may("admin"):
+        raise UsageError("a token for somebody else is an admin's to make")
+    token, secret = parts.credentials.make_token(owner, label=new.label, days=new.days, by=user.name)
+    return MadeToken(token=token, secret=secret)
+
+
+@router.delete("/tokens/{token}", status_code=204)
+def revoke_token(
+    user: Viewer, parts: Server, token: Annotated[str, Path(min_length=1, max_length=64)]
+) -> None:
+    """The token works no more."""
+    parts.credentials.revoke_token(token, by=user)
+
+
+@router.get("/audit")
+def list_audit(
+    user: Admin,
+    parts: Server,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    skip: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+) -> Audit:
+    """Every change: who, what, when."""
+    with parts.jobs.database.read() as view:
+        return Audit(lines=tuple(read_audit(view, limit=limit, skip=skip)), skip=skip)
+
+
+# Pages: users, tokens, the audit.
+
+
+pages = APIRouter(include_in_schema=False)
+
+Text = Annotated[str, Form(max_length=1_000)]
+
+
+class UserForm(Record):
+    """What may be changed of a user."""
+
+    role: Role
+    shut_out: bool = False
+
+
+@pages.get("/people")
+def show_people(request: Request, user: PageViewer, parts: Server) -> Response:
+    """Your tokens; for an admin also everybody's, users and the audit."""
+    return _people_page(request, user, parts)
+
+
+@pages.post("/people/users")
+def create_user_page(
+    request: Request,
+    user: PageAdmin,
+    parts: Server,
+    role: Annotated[Role, Form()],
+    name: Text = "",
+    password: Text = "",
+) -> Response:
+    """Lets somebody in."""
+    try:
+        parts.accounts.create(name.strip(), role, password, by=user.name)
+    except UsageError as error:
+        return _people_page(request, user, parts, problem=f"{error.message}. {error.hint}")
+    return go("/people")
+
+
+@pages.post("/people/users/{name}")
+def change_user_page(
+    request: Request,
+    user: PageAdmin,
+    parts: Server,
+    name: str,
+    wanted: Annotated[UserForm, Form()],
+) -> Response:
+    """Another role, or shut out."""
+    try:
+        parts.accounts.change(name, role=wanted.role, disabled=wanted.shut_out, by=user.name)
+    except UsageError as error:
+        return _people_page(request, user, parts, problem=f"{error.message}. {error.hint}")
+    return go("/people")
+
+
+@pages.post("/people/tokens")
+def make_token_page(
+    request: Request,
+    user: PageViewer,
+    parts: Server,
+    label: Text = "",
+    days: Annotated[int, Form(ge=1, le=366)] = 90,
+) -> Response:
+    """A token of one's own; its secret is on the page that answers, and nowhere else."""
+    _, secret = parts.credentials.make_token(user.name, label=label[:200], days=days, by=user.name)
+    return _people_page(request, user, parts, secret=secret)
+
+
+@pages.post("/people/tokens/{token}/revoke")
+def revoke_token_page(user: PageViewer, parts: Server, token: str) -> Response:
+    """It works no more."""
+    parts.credentials.revoke_token(token, by=user)
+    return go("/people")
+
+
+def _people_page(
+    request: Request, user: User, parts: Parts, *, problem: str = "", secret: str = ""
+) -> Response:
+    admin = user.may("admin")
+    with parts.jobs.database.read() as view:
+        lines = read_audit(view, limit=50) if admin else []
+    return render(
+        request,
+        "people.html",
+        user=user,
+        status=422 if problem else 200,
+        users=parts.accounts.list_users() if admin else [],
+        tokens=parts.credentials.list_tokens(user=None if admin else user.name),
+        audit=lines,
+        now=parts.stamps.now_ms(),
+        problem=problem,
+        secret=secret,
+    )
+
+
+# Pages: sign in and out.
+
+
+@pages.get("/sign-in")
+def show_sign_in(request: Request, parts: Server) -> Response:
+    """The form."""
+    first = not parts.accounts.list_users()
+    return render(request, "sign_in.html", user=None, name="", problem="", first=first)
+
+
+@pages.post("/sign-in")
+def sign_in(
+    request: Request,
+    parts: Server,
+    name: Annotated[str, Form(max_length=64)] = "",
+    password: Annotated[str, Form(max_length=1_000)] = "",
+) -> Response:
+    """Begins a session."""
+    if not is_same_site(request):
+        raise HTTPException(403, "a request from another site is refused")
+    status, problem, secret = 401, "Name and password do not fit.", None
+    headers: dict[str, str] = {}
+    try:
+        secret = parts.credentials.sign_in(
+            name, password, address=request.client.host if request.client else ""
+        )
+    except TooManyAttempts as error:
+        status, problem = 429, f"Too many attempts. {error.hint}"
+        headers["Retry-After"] = str(error.seconds)
+    if secret is None:
+        answer = render(
+            request, "sign_in.html", user=None, status=status, name=name, problem=problem, first=False
+        )
+        answer.headers.update(headers)
+        return answer
+    answer = go("/")
+    answer.set_cookie(
+        cookie_name(parts),
+        secret,
+        max_age=SESSION_MS // 1000,
+        httponly=True,
+        samesite="lax",
+        secure=parts.public_origin.startswith("https://"),
+    )
+    return answer
+
+
+@pages.post("/sign-out")
+def sign_out(request: Request, parts: Server) -> Response:
+    """Ends the session, for every copy of its cookie."""
+    page_user(request)
+    secret = session_secret(request)
+    if secret:
+        parts.credentials.sign_out(secret)
+    answer = go("/sign-in")
+    answer.delete_cookie(cookie_name(parts), secure=parts.public_origin.startswith("https://"))
+    return answer

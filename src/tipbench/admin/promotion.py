@@ -1,0 +1,240 @@
+"""The API: gate, promote, roll back, champion, history."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Form, Query, Request, Response
+from pydantic import Field, StrictBool
+
+from tipbench.admin.access import (
+    Admin,
+    ExperimentName,
+    PageAdmin,
+    PageSeeingAdmin,
+    PageSeeingViewer,
+    SeeingAdmin,
+    Server,
+    Viewer,
+)
+from tipbench.admin.bench import read_view
+from tipbench.admin.deps import Parts
+from tipbench.admin.failures import REFUSALS
+from tipbench.admin.panel import address, go, render
+from tipbench.admin.users import User
+from tipbench.bench.champions import read_chain
+from tipbench.errors import NoChampion, TipbenchError, TrackingUnavailable, UsageError
+from tipbench.promotion.gate import Asked
+from tipbench.promotion.gate_report import GateReport
+from tipbench.promotion.history import PromotionLine, list_promotions
+from tipbench.promotion.promote import ChampionReport, Outcome, describe
+from tipbench.promotion.succession import settle
+from tipbench.records import Record
+
+router = APIRouter(prefix="/api/bench", tags=["promotion"], responses=REFUSALS)
+
+PackName = Annotated[str, Query(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Arm = Annotated[str, Field(min_length=1, max_length=600)]
+
+
+class Question(Record):
+    """Which arm, if not the best; `plan_only` fixes the plan and looks at nothing."""
+
+    challenger: Arm | None = None
+    plan_only: StrictBool = False
+
+
+class Promotion(Record):
+    """Ask the gate (`how` gate), or decide as a person with a reason: the first champion, or by force."""
+
+    how: Literal["gate", "initial", "force"] = "gate"
+    arm: Arm | None = None
+    reason: str = Field(default="", max_length=2_000)
+
+
+class Rollback(Record):
+    """Back to the champion before."""
+
+    pack: str = Field(default="tip", min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    reason: str = Field(default="", max_length=2_000)
+
+
+class History(Record):
+    """Every promotion of a pack, the newest first."""
+
+    pack: str
+    promotions: tuple[PromotionLine, ...]
+
+
+@router.post("/gate/{experiment:name}")
+def ask_gate(user: SeeingAdmin, parts: Server, experiment: ExperimentName, question: Question) -> GateReport:
+    """May a challenger replace the champion? Takes the planned look that is due, if one is."""
+    return ask(parts, user, experiment, question)
+
+
+@router.post("/promote/{experiment:name}")
+def promote(user: SeeingAdmin, parts: Server, experiment: ExperimentName, wanted: Promotion) -> Outcome:
+    """Make the arm champion that the gate lets pass; or decide as a person, with a reason."""
+    return decide(parts, user, experiment, wanted)
+
+
+@router.post("/rollback")
+def roll_back(user: Admin, parts: Server, wanted: Rollback) -> Outcome:
+    """Back to the champion before this one."""
+    with parts.door.writing() as opened:
+        outcome = parts.door.promoting(opened, by=user.name).roll_back(
+            wanted.pack, reason=wanted.reason.strip()
+        )
+    tell(parts, user, "rollback", outcome)
+    return outcome
+
+
+@router.get("/champion")
+def read_champion(user: Viewer, parts: Server, pack: PackName = "tip") -> ChampionReport:
+    """The arm in use, with everything that is needed to ask it."""
+    with parts.door.writing() as opened:
+        found = settle(opened.tracking, pack, stamps=parts.stamps)
+    if found is None:
+        raise NoChampion(pack)
+    return describe(found)
+
+
+@router.get("/history")
+def read_history(user: Viewer, parts: Server, pack: PackName = "tip") -> History:
+    """Every promotion and rollback."""
+    return list_history(parts, pack)
+
+
+def ask(parts: Parts, user: User, experiment: str, question: Question) -> GateReport:
+    """The gate's answer."""
+    with parts.door.writing() as opened:
+        parts.door.tidy(opened, experiment)
+        gate, asked = parts.door.gate(opened), Asked(experiment, question.challenger)
+        report = gate.plan(asked) if question.plan_only else gate.ask(asked)
+    detail = {"answer": report.answer, "look": report.look}
+    parts.note(user, "gate.plan" if question.plan_only else "gate.ask", experiment, detail)
+    return report
+
+
+def decide(parts: Parts, user: User, experiment: str, wanted: Promotion) -> Outcome:
+    """Promotes, or says why not.
+
+    Raises:
+        UsageError: a person decides without an arm or a reason.
+    """
+    reason, arm = wanted.reason.strip(), wanted.arm
+    if wanted.how != "gate" and (not reason or arm is None):
+        raise UsageError(f"{wanted.how!r} needs an arm and a reason", hint="Say both: they are recorded.")
+    with parts.door.writing() as opened:
+        parts.door.tidy(opened, experiment)
+        promoting = parts.door.promoting(opened, by=user.name)
+        if wanted.how == "initial" and arm is not None:
+            outcome = promoting.name_first(arm, experiment=experiment, reason=reason)
+        elif wanted.how == "force" and arm is not None:
+            outcome = promoting.force(arm, experiment=experiment, reason=reason)
+        else:
+            outcome = promoting.promote(Asked(experiment, arm))
+    tell(parts, user, f"promote.{wanted.how}", outcome)
+    return outcome
+
+
+def list_history(parts: Parts, pack: str) -> History:
+    """The chain, the newest first."""
+    chain = read_chain(parts.door.open().tracking, pack)
+    return History(pack=pack, promotions=tuple(reversed(list_promotions(chain))))
+
+
+def tell(parts: Parts, user: User, what: str, outcome: Outcome) -> None:
+    """The audit's line, and the webhooks' event if there is a new champion."""
+    champion = outcome.champion
+    subject = champion.arm if champion else ""
+    parts.note(user, what, subject, {"outcome": outcome.outcome})
+    if outcome.outcome == "promoted" and champion is not None:
+        facts = {"pack": champion.pack, "arm": champion.arm, "version": champion.version, "how": champion.how}
+        with parts.jobs.database.change() as change:
+            parts.jobs.outbox.put(change, "promoted", facts)
+
+
+# Pages: gate, promotions, history.
+
+
+pages = APIRouter(include_in_schema=False)
+
+
+class ActForm(Record):
+    """What an admin wants: an answer of the gate, or a promotion by it, as the first one, or by force."""
+
+    wanted: Literal["ask", "gate", "initial", "force"]
+    arm: str = Field(default="", max_length=600)
+    reason: str = Field(default="", max_length=2_000)
+
+
+@pages.get("/promotions/{experiment:name}")
+def show_promotions(
+    request: Request, user: PageSeeingViewer, parts: Server, experiment: ExperimentName
+) -> Response:
+    """The champion, how it came about, and the questions an admin may ask."""
+    return _promotions_page(request, user, parts, experiment)
+
+
+@pages.post("/promotions/{experiment:name}")
+def act(
+    request: Request,
+    user: PageSeeingAdmin,
+    parts: Server,
+    experiment: ExperimentName,
+    form: Annotated[ActForm, Form()],
+) -> Response:
+    """Asks the gate, or promotes; refusals are shown with their reasons."""
+    report: GateReport | None = None
+    try:
+        if form.wanted == "ask":
+            report = ask(parts, user, experiment, Question(challenger=form.arm or None))
+        else:
+            wanted = Promotion(how=form.wanted, arm=form.arm or None, reason=form.reason)
+            outcome = decide(parts, user, experiment, wanted)
+            report = outcome.gate
+            if outcome.outcome != "refused":
+                return go(address("/promotions/", experiment))
+    except TrackingUnavailable:
+        raise
+    except TipbenchError as error:
+        return _promotions_page(request, user, parts, experiment, problem=f"{error.message}. {error.hint}")
+    return _promotions_page(request, user, parts, experiment, report=report)
+
+
+@pages.post("/rollback/{experiment:name}")
+def roll_back_page(
+    user: PageAdmin,
+    parts: Server,
+    experiment: ExperimentName,
+    pack: Annotated[str, Form(max_length=100)],
+    reason: Annotated[str, Form(max_length=2_000)] = "",
+) -> Response:
+    """Back to the champion before."""
+    with parts.door.writing() as opened:
+        outcome = parts.door.promoting(opened, by=user.name).roll_back(pack, reason=reason.strip())
+    tell(parts, user, "rollback", outcome)
+    return go(address("/promotions/", experiment))
+
+
+def _promotions_page(
+    request: Request,
+    user: User,
+    parts: Parts,
+    experiment: str,
+    *,
+    report: GateReport | None = None,
+    problem: str = "",
+) -> Response:
+    view = read_view(parts.door, experiment)
+    pack = view.pack().name if view.evidence.cells else "tip"
+    return render(
+        request,
+        "promotions.html",
+        user=user,
+        name=experiment,
+        pack=pack,
+        history=list_history(parts, pack).promotions,
+        arms=sorted({cell.facts.arm for cell in view.evidence.cells}),
+        report=report,
+        problem=problem,
+    )

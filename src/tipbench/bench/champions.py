@@ -1,0 +1,270 @@
+"""Champions: a chain of promotions, each claiming the one before it. In force is the end of the chain.
+
+The runs lie in an experiment of their own; the pack's entry in the prompt registry names the chain's first
+link. MLflow makes an entry of a name only once, so there is one chain for each pack.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from pydantic import Field
+
+from tipbench.bench.cells import StoredCell
+from tipbench.errors import ExperimentNotFound, TrackingError, TrackingRefused
+from tipbench.records import SCHEMA, Options, Record, content_hash
+from tipbench.tracking.registry import Entry
+from tipbench.tracking.runs import Experiment, Run
+from tipbench.tracking.tracking import Tracking
+from tipbench.tracking.write import Write
+
+EXPERIMENT = "tipbench-champions"
+ALIAS = "champion"
+ROOT_TAG = "tipbench.root"
+ENTRY_TAG = "tipbench.entry"
+LOOK_TAG = "tipbench.look"
+DOUBTFUL_TAG = "tipbench.doubtful"
+STATE_TAG = "tipbench.state"
+SUCCESSOR = "successor"
+ARM_FILE = "arm.json"
+GATE_FILE = "gate.json"
+PROMOTION_KINDS = ("promotion", "rollback")
+
+How = Literal["gate", "initial", "forced", "rollback"]
+
+
+class ChampionArm(Record):
+    """An arm with everything that is needed to ask it again."""
+
+    pack: str
+    pack_hash: str
+    model: str
+    engine: str
+    model_digest: str
+    pinned: bool
+    prompt: str
+    template: str
+    diversity_request: str
+    options: Options
+
+    @property
+    def name(self) -> str:
+        """As the leaderboard writes it."""
+        return f"{self.model}+{self.prompt}"
+
+    @cached_property
+    def hash(self) -> str:
+        """Of all that makes its answers; the seed is no part of an arm, nor what else is in the pack."""
+        content = self.model_dump(exclude={"pack_hash": True, "options": {"seed"}})
+        return content_hash(content)
+
+    def name_in(self, cells: Iterable[StoredCell], *, diversity_request: str) -> str:
+        """What an experiment calls the arm, empty if it has no cell of it.
+
+        The weights and the prompt count, not their names.
+        """
+        prompts = {content_hash(self.template), content_hash([self.template, diversity_request])}
+        names = {
+            cell.facts.arm
+            for cell in cells
+            if cell.facts.model_digest == self.model_digest and cell.facts.prompt_hash in prompts
+        }
+        return min(names, default="")
+
+
+class PromotionFacts(Record):
+    """Who became champion, why, and after whom. `origin` is the first promotion of the same arm, if not this.
+
+    `look` is the run of the look that decided; `gate` is what the gate said, in words; the whole of it is in
+    `gate.json` of the run. `overruled` are the rules that a forced promotion went against.
+    """
+
+    how: How
+    arm: str
+    arm_hash: str
+    pack: str
+    predecessor: str
+    origin: str = ""
+    experiment: str = ""
+    look: str = ""
+    gate: str = ""
+    overruled: tuple[str, ...] = ()
+    reason: str = Field(default="", max_length=2_000)
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """A promotion or a rollback as MLflow has it."""
+
+    run: Run
+    facts: PromotionFacts
+
+    @property
+    def origin(self) -> str:
+        """The run of the first promotion of the same arm: plans of the gate are claimed there."""
+        return self.facts.origin or self.run.run_id
+
+    @property
+    def doubtful(self) -> tuple[str, ...]:
+        """Sittings that it rests on and that were refused later."""
+        return tuple(self.run.tags.get(DOUBTFUL_TAG, "").split())
+
+
+@dataclass(frozen=True)
+class Chain:
+    """All promotions of a pack, oldest first. `root` is empty before the first one."""
+
+    pack: str
+    root: str
+    promotions: tuple[Promotion, ...]
+    entry: Entry | None
+    never_in_force: tuple[Promotion, ...] = ()
+
+    @property
+    def in_force(self) -> Promotion | None:
+        """The end of the chain."""
+        return self.promotions[-1] if self.promotions else None
+
+    @property
+    def standing(self) -> list[Promotion]:
+        """The promotions that were not rolled back; the last one has the arm that is in force."""
+        found: list[Promotion] = []
+        for each in self.promotions:
+            if each.facts.how == "rollback":
+                found.pop()
+            else:
+                found.append(each)
+        return found
+
+    def origin_of(self, arm_hash: str) -> str:
+        """The run of the first promotion of this arm; empty if it never was champion."""
+        return next((p.origin for p in self.promotions if p.facts.arm_hash == arm_hash), "")
+
+
+def entry_name(pack: str) -> str:
+    """The pack's entry in the prompt registry."""
+    return f"tipbench-{pack}"
+
+
+def read_chain(tracking: Tracking, pack: str) -> Chain:
+    """The promotions of a pack, also those whose runs were deleted: that takes nothing back.
+
+    Raises:
+        TrackingRefused: a prompt of that name is in the registry and is not ours.
+        TrackingError: a link of the chain is gone for good.
+    """
+    name = entry_name(pack)
+    entry = tracking.registry.find_entry(name)
+    if entry is not None and ROOT_TAG not in entry.tags:
+        raise TrackingRefused(
+            f"the prompt {name!r} in MLflow's registry was not made by tipbench",
+            hint="Rename it there, or give the pack another name.",
+        )
+    try:
+        experiment = tracking.find_experiment(EXPERIMENT)
+    except ExperimentNotFound:
+        return Chain(pack, "", (), entry)
+    runs = tracking.search_runs([experiment.id], f"tags.`{ENTRY_TAG}` = '{name}'", "ALL")
+    root = entry.tags[ROOT_TAG] if entry else _find_root(runs)
+    return _follow(pack, root, runs, entry)
+
+
+def read_arm(tracking: Tracking, promotion: Promotion) -> ChampionArm:
+    """The arm of a promotion, complete.
+
+    Raises:
+        TrackingError: its text was deleted or edited.
+    """
+    arm = ChampionArm.model_validate_json(tracking.read_artifact(promotion.run, ARM_FILE))
+    if arm.hash != promotion.facts.arm_hash:
+        raise TrackingError(
+            f"{ARM_FILE!r} of promotion {promotion.run.run_id} was edited",
+            hint="Put the file back as it was; its hash is in the run's facts.",
+        )
+    return arm
+
+
+def root_write(pack: str, *, write: Write) -> Write:
+    """The run that a pack's chain begins with."""
+    return write.model_copy(
+        update={
+            "run_name": f"champions of {pack}"[:250],
+            "tags_at_create": _tags_at_create("champions", pack),
+            "tags": {STATE_TAG: "complete"},
+            "end_time": write.start_time,
+        }
+    )
+
+
+def promotion_write(facts: PromotionFacts, arm: ChampionArm, *, gate: str = "", write: Write) -> Write:
+    """The run of a promotion that is prepared and not yet in force; `gate` is the gate's answer as JSON."""
+    kind = "rollback" if facts.how == "rollback" else "promotion"
+    texts = {ARM_FILE: arm.model_dump_json(indent=1), "prompt.md": arm.template}
+    return write.model_copy(
+        update={
+            "run_name": f"{kind}: {arm.name}"[:250],
+            "tags_at_create": _tags_at_create(kind, facts.pack),
+            "artifacts": texts | ({GATE_FILE: gate} if gate else {}),
+            "params": {"arm": arm.name[:5_000], "how": facts.how},
+            "tags": {
+                "tipbench.facts": facts.model_dump_json(),
+                LOOK_TAG: facts.look,
+                STATE_TAG: "prepared",
+            },
+        }
+    )
+
+
+def _tags_at_create(kind: str, pack: str) -> dict[str, str]:
+    return {
+        "tipbench.kind": kind,
+        "tipbench.schema": str(SCHEMA),
+        STATE_TAG: "open",
+        ENTRY_TAG: entry_name(pack),
+    }
+
+
+def _find_root(runs: Sequence[Run]) -> str:
+    """Where the chain begins when the entry was deleted; what was never succeeded is nobody's chain."""
+    roots = [run for run in runs if run.tags.get("tipbench.kind") == "champions"]
+    return next((run.run_id for run in roots if SUCCESSOR in run.params), "")
+
+
+def _follow(pack: str, root: str, runs: Sequence[Run], entry: Entry | None) -> Chain:
+    known = {run.run_id: run for run in runs}
+    if root and root not in known:
+        raise TrackingError(
+            f"the run {root} that the champions of {pack!r} begin with is gone for good",
+            hint=f"Delete the prompt {entry_name(pack)!r} in MLflow and begin anew: "
+            "tipbench promote --initial ARM --reason …",
+        )
+    chain: list[Promotion] = []
+    at = known.get(root)
+    while at is not None and (successor := at.params.get(SUCCESSOR)):
+        if successor not in known:
+            raise TrackingError(
+                f"the promotion {successor} of {pack!r} is gone for good",
+                hint="Who is champion cannot be known without it: bring the MLflow database back.",
+            )
+        at = known[successor]
+        chain.append(_read(at))
+    in_chain = {promotion.run.run_id for promotion in chain}
+    others = [
+        _read(run)
+        for run in runs
+        if run.tags.get("tipbench.kind") in PROMOTION_KINDS
+        and "tipbench.facts" in run.tags
+        and run.run_id not in in_chain
+    ]
+    return Chain(pack, root, tuple(chain), entry, tuple(others))
+
+
+def _read(run: Run) -> Promotion:
+    return Promotion(run, PromotionFacts.model_validate_json(run.tags["tipbench.facts"]))
+
+
+def champions_experiment(tracking: Tracking) -> Experiment:
+    """Where promotions are stored."""
+    return tracking.ensure_experiment(EXPERIMENT)

@@ -1,0 +1,219 @@
+"""The reading rule: which cells there are, and which verdicts count. The same for every phase."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tipbench.bench.cells import StoredCell, read_cells
+from tipbench.bench.sittings import StoredSitting, read_close_of_judging, read_sittings
+from tipbench.errors import MixedContents
+from tipbench.records import LAZY_KINDS, CellFacts, Verdict
+from tipbench.tracking.runs import Run
+
+
+@dataclass(frozen=True)
+class GivenVerdict:
+    """A verdict with the cell it is on and the sitting it was given in."""
+
+    cell: StoredCell
+    sitting: StoredSitting
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an experiment holds. `lazy` and `auto` are the verdicts of the board, one per candidate and tier;
+    `doubles` feed agreement only."""
+
+    cells: tuple[StoredCell, ...]
+    duplicates: tuple[StoredCell, ...]
+    sittings: tuple[StoredSitting, ...]
+    lazy: tuple[GivenVerdict, ...]
+    doubles: tuple[GivenVerdict, ...]
+    close_reason: str | None
+    auto: tuple[GivenVerdict, ...] = ()
+
+    @property
+    def judging_closed(self) -> bool:
+        """Whether a person ended judging."""
+        return self.close_reason is not None
+
+    @property
+    def damaged(self) -> list[str]:
+        """Verdict tags that do not add up: edited by hand, they count for nothing."""
+        return [f"{cell.run.run_id} {tag}" for cell in self.cells for tag in cell.damaged]
+
+    def lazy_by_cell(self) -> dict[str, dict[int, GivenVerdict]]:
+        """Run id → slot → the verdict that counts, drawn failures included."""
+        return _by_cell(self.lazy)
+
+    def auto_by_cell(self) -> dict[str, dict[int, GivenVerdict]]:
+        """The same of the automatic judge; it sees no failures."""
+        return _by_cell(self.auto)
+
+    def waiting_slots(self) -> dict[str, list[int]]:
+        """Run id → answered slots without a verdict of their tier; none when judging was closed."""
+        if self.judging_closed:
+            return {}
+        judged = {True: self.lazy_by_cell(), False: self.auto_by_cell()}
+        waiting: dict[str, list[int]] = {}
+        for cell in self.cells:
+            given = judged[_waits_for_lazy(cell)].get(cell.run.run_id, {})
+            if slots := [slot for slot in cell.answered_slots if slot not in given]:
+                waiting[cell.run.run_id] = slots
+        return waiting
+
+    def count_waiting(self) -> tuple[int, int]:
+        """How many candidates wait for a lazy judge, and how many for an automatic one."""
+        if self.judging_closed:
+            return 0, 0
+        waiting = Counter[bool]()
+        slots = self.waiting_slots()
+        for cell in self.cells:
+            waiting[_waits_for_lazy(cell)] += len(slots.get(cell.run.run_id, ()))
+        return waiting[True], waiting[False]
+
+
+def read_evidence(runs: Sequence[Run]) -> Evidence:
+    """Everything that counts in these runs of one experiment."""
+    sittings = read_sittings(runs)
+    stored = read_cells(runs)
+    given = list(_listed_verdicts(stored, sittings))
+    cells, duplicates = _resolve_duplicates(stored, {g.cell.run.run_id for g in given})
+    kept = {cell.run.run_id for cell in cells}
+    lazy: dict[tuple[str, int], GivenVerdict] = {}
+    auto: dict[tuple[str, int], GivenVerdict] = {}
+    tiers = {("lazy", "block"): lazy, ("auto", "all"): auto}
+    doubles: list[GivenVerdict] = []
+    for each in given:
+        place = (each.cell.run.run_id, each.verdict.slot)
+        if place[0] not in kept:
+            continue
+        tier = tiers.get((each.sitting.facts.tier, each.verdict.drawn))
+        if tier is not None and place not in tier:
+            tier[place] = each
+        else:
+            doubles.append(each)
+    return Evidence(
+        cells=tuple(cells),
+        duplicates=tuple(duplicates),
+        sittings=tuple(sittings),
+        lazy=tuple(lazy.values()),
+        doubles=tuple(doubles),
+        close_reason=read_close_of_judging(runs),
+        auto=tuple(auto.values()),
+    )
+
+
+def _by_cell(given: Iterable[GivenVerdict]) -> dict[str, dict[int, GivenVerdict]]:
+    found: dict[str, dict[int, GivenVerdict]] = {}
+    for each in given:
+        found.setdefault(each.cell.run.run_id, {})[each.verdict.slot] = each
+    return found
+
+
+def _waits_for_lazy(cell: StoredCell) -> bool:
+    return cell.facts.judge_kind in LAZY_KINDS
+
+
+def _listed_verdicts(
+    cells: Iterable[StoredCell], sittings: Sequence[StoredSitting]
+) -> Iterable[GivenVerdict]:
+    """Verdicts of accepted sittings that their close lists, in the order of the closes."""
+    by_sitting: dict[str, list[StoredCell]] = {}
+    for cell in cells:
+        for token in {token for token, _ in cell.submissions}:
+            by_sitting.setdefault(token, []).append(cell)
+    # Who closed first counts: a verdict that once counted is never displaced by a later one.
+    for sitting in sorted(sittings, key=lambda sitting: (sitting.closed_ms, sitting.facts.token)):
+        if not sitting.counts or sitting.closed is None:
+            continue
+        for cell in by_sitting.get(sitting.facts.token, []):
+            yield from (
+                GivenVerdict(cell, sitting, verdict)
+                for verdict in current_verdicts(cell, sitting.facts.token, sitting.closed.submissions)
+                if verdict.block in sitting.closed.blocks
+            )
+
+
+def current_verdicts(cell: StoredCell, token: str, submissions: Iterable[int]) -> tuple[Verdict, ...]:
+    """The latest of these submissions of a sitting that says something of the cell."""
+    numbers = [n for n in submissions if (token, n) in cell.submissions]
+    return cell.submissions[token, max(numbers)] if numbers else ()
+
+
+def _resolve_duplicates(
+    cells: Iterable[StoredCell], judged: set[str]
+) -> tuple[list[StoredCell], list[StoredCell]]:
+    """Same key twice: the one with counted verdicts, then the smaller run id. Retired cells are gone."""
+    kept: dict[str, StoredCell] = {}
+    duplicates: list[StoredCell] = []
+    ordered = sorted(cells, key=lambda cell: (cell.run.run_id not in judged, cell.run.run_id))
+    for cell in ordered:
+        if cell.retired:
+            continue
+        if cell.facts.key in kept:
+            duplicates.append(cell)
+        else:
+            kept[cell.facts.key] = cell
+    return sorted(kept.values(), key=lambda cell: (cell.run.start_time, cell.run.run_id)), duplicates
+
+
+# One name, one content: whoever compares refuses anything else and says how to resolve it.
+
+
+_SIDES: Mapping[str, Callable[[CellFacts], tuple[str, str]]] = {
+    "model": lambda facts: (facts.model, facts.model_digest),
+    "prompt": lambda facts: (facts.prompt, facts.prompt_hash),
+    "scenario": lambda facts: (facts.scenario, facts.scenario_hash),
+    "options": lambda facts: ("", facts.options_hash),
+    "rubric": lambda facts: ("", facts.rubric_hash),
+}
+KINDS = tuple(_SIDES)
+SHORT = 12
+
+
+def content_of(facts: CellFacts, kind: str) -> tuple[str, str]:
+    """(name, short hash) of one side of a cell. Options and rubric go without: all cells must share them."""
+    name, content = _SIDES[kind](facts)
+    return name, content.removeprefix("sha256:")[:SHORT]
+
+
+def check_contents(cells: Sequence[StoredCell], *, experiment: str) -> None:
+    """Refuses cells in which one name stands for several contents.
+
+    Raises:
+        MixedContents: lists them with their counts and the commands that resolve it.
+    """
+    lines: list[str] = []
+    commands: list[str] = []
+    for kind in KINDS:
+        for name, contents in _contents_by_name(cells, kind).items():
+            if len(contents) < 2:
+                continue
+            shown = ", ".join(f"{content} ({count} cells)" for content, count in contents.most_common())
+            lines.append(
+                f"{kind} {name!r} has {len(contents)} contents: {shown}" if name else f"{kind}: {shown}"
+            )
+            commands += [
+                f"tipbench retire --experiment {experiment!r} --{kind} {format_content(name, content)}"
+                for content in contents
+            ]
+    if lines:
+        raise MixedContents(
+            f"experiment {experiment!r} mixes contents under one name:\n  " + "\n  ".join(lines),
+            hint="Keep one of each and retire the others (a tag; nothing is deleted):\n  "
+            + "\n  ".join(commands),
+        )
+
+
+def format_content(name: str, content: str) -> str:
+    """How a content is written on the command line: NAME@HASH, or HASH where there is no name."""
+    return f"{name}@{content}" if name else content
+
+
+def _contents_by_name(cells: Iterable[StoredCell], kind: str) -> dict[str, Counter[str]]:
+    found: dict[str, Counter[str]] = {}
+    for (name, content), count in Counter(content_of(cell.facts, kind) for cell in cells).items():
+        found.setdefault(name, Counter())[content] += count
+    return found

@@ -1,0 +1,63 @@
+"""Packs in MLflow: one run per content hash, all files as artifacts. Later phases read them only here."""
+
+import json
+from collections.abc import Iterable, Mapping
+
+from tipbench.errors import TrackingError
+from tipbench.records import SCHEMA, Pack
+from tipbench.tracking.runs import Run
+from tipbench.tracking.tracking import Tracking
+from tipbench.tracking.write import Write
+
+FILES = "pack-files.json"
+
+
+def pack_write(pack: Pack, *, write: Write) -> Write:
+    """The run that holds this pack."""
+    return write.model_copy(
+        update={
+            "run_name": f"pack {pack.name} {pack.hash}",
+            "tags_at_create": {
+                "tipbench.kind": "pack",
+                "tipbench.schema": str(SCHEMA),
+                "tipbench.state": "open",
+                "tipbench.pack": pack.hash,
+            },
+            "artifacts": {FILES: json.dumps(sorted(pack.files))}
+            | {f"pack/{name}": text for name, text in pack.files.items()},
+            "tags": {"tipbench.state": "complete"},
+            "end_time": write.start_time,
+        }
+    )
+
+
+def find_pack_run(runs: Iterable[Run], pack_hash: str) -> Run | None:
+    """The run that holds the pack with this hash, if it is stored."""
+    found = [
+        run
+        for run in runs
+        if run.tags.get("tipbench.kind") == "pack"
+        and run.tags.get("tipbench.state") == "complete"
+        and run.tags.get("tipbench.pack") == pack_hash
+    ]
+    return min(found, key=lambda run: run.run_id, default=None)
+
+
+def read_pack_files(runs: Iterable[Run], pack_hash: str, *, tracking: Tracking) -> Mapping[str, str]:
+    """The texts of the pack that these runs of an experiment store. A machine fetches them once.
+
+    Raises:
+        TrackingError: the pack is not in this experiment.
+    """
+    run = find_pack_run(runs, pack_hash)
+    if run is None:
+        raise TrackingError(
+            f"the pack {pack_hash} is not stored in this experiment",
+            hint="Its run was deleted: restore it in MLflow, or collect again.",
+        )
+    files = tracking.text_cache.read(pack_hash)
+    if files is None:
+        names: list[str] = json.loads(tracking.read_artifact(run, FILES))
+        files = {name: tracking.read_artifact(run, f"pack/{name}") for name in names}
+        tracking.text_cache.keep(pack_hash, files)
+    return files

@@ -1,0 +1,340 @@
+"""Plans of the gate and their looks. A look is claimed on its plan before it is computed, and stays spent."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tipbench.bench.champions import DOUBTFUL_TAG, EXPERIMENT, LOOK_TAG, Promotion, read_arm, read_chain
+from tipbench.bench.evidence import Evidence
+from tipbench.clock import Stamps
+from tipbench.errors import TrackingRefused
+from tipbench.records import LAZY_KINDS, SCHEMA, Pack, Record
+from tipbench.settings import GateSettings
+from tipbench.tracking.runs import Experiment, Run
+from tipbench.tracking.tracking import Tracking
+from tipbench.tracking.write import Write, blank_write
+
+# What the gate stores: a plan, the frozen list a look is computed from, and what the look said.
+
+
+Answer = Literal["promote", "no", "undecided"]
+
+
+class PlanFacts(Record):
+    """What was fixed before anybody looked: how many lazy verdicts, when to look, how often to err."""
+
+    champion: str
+    arm_hash: str
+    budget: int
+    looks: tuple[float, ...]
+    alpha: float
+    counted: int
+    """Verdicts that counted when the plan was made."""
+
+
+class FrozenScore(Record):
+    """One slot with what the tiers had said of it."""
+
+    arm: str
+    scenario: str
+    slot: int
+    lazy: float | None = None
+    auto: float | None = None
+    sitting: str | None = None
+
+
+class FrozenArm(Record):
+    """What was known of an arm without any judge. `well_formed` is a share of all slots."""
+
+    arm: str
+    cells: int
+    well_formed: float | None
+    latency_seconds: float | None
+
+
+class FrozenSitting(Record):
+    """A sitting whose verdicts counted. `grade` says how far an auto judge agrees with the anchors."""
+
+    token: str
+    tier: Literal["lazy", "auto"]
+    judged_by: str
+    verdicts: int
+    unanchored: bool
+    informative: bool
+    grade: str = ""
+
+
+class FrozenTerms(Record):
+    """What the gate asked for at this look. `unanchored` says whether sittings without anchors may count."""
+
+    margin: float
+    require: Literal["both", "lazy"]
+    scenarios: int
+    unanchored: bool
+    format_drop: float
+    latency_ratio: float
+
+
+class Frozen(Record):
+    """Everything a look is computed from, fixed before it was claimed."""
+
+    champion: str
+    counted: int
+    scores: tuple[FrozenScore, ...]
+    arms: tuple[FrozenArm, ...]
+    sittings: tuple[FrozenSitting, ...]
+    terms: FrozenTerms
+
+
+class GateRule(Record):
+    """One rule with its numbers."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+class GateAnswer(Record):
+    """What a look says of one challenger, or of the best one."""
+
+    answer: Answer
+    promoted: str | None
+    challenger: str | None
+    difference: float | None
+    bound: float | None
+    auto_difference: float | None
+    level: float
+    rules: tuple[GateRule, ...]
+
+
+class LookResult(Record):
+    """The answers of a look: for whoever is best, and for every arm that might be asked for."""
+
+    look: int
+    of: int
+    counted: int
+    champion: str
+    best: GateAnswer
+    by_arm: dict[str, GateAnswer]
+
+
+class PlainAnswer(Record):
+    """An answer that no look was spent on."""
+
+    answer: Answer
+    rules: tuple[GateRule, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+FROZEN_FILE = "frozen.json"
+RESULT_FILE = "result.json"
+PLAN_TAG = "tipbench.plan"
+_LOOK = "look:"
+
+
+@dataclass(frozen=True)
+class StoredPlan:
+    """A plan as MLflow has it."""
+
+    run: Run
+    facts: PlanFacts
+
+    @property
+    def taken(self) -> dict[int, str]:
+        """Look → its run. Deleting that run gives nothing back."""
+        return {
+            int(name.removeprefix(_LOOK)): value
+            for name, value in sorted(self.run.params.items())
+            if name.startswith(_LOOK)
+        }
+
+    def verdicts_at(self, look: int) -> int:
+        """How many lazy verdicts that look needs."""
+        share = self.facts.looks[look] * self.facts.budget
+        return -int(-(share - 1e-9) // 1)
+
+
+def plan_facts(evidence: Evidence, promotion: Promotion, *, champion: str, gate: GateSettings) -> PlanFacts:
+    """The plan against this champion as the settings have it; without a budget every candidate is judged."""
+    waiting = [cell for cell in evidence.cells if cell.facts.judge_kind in LAZY_KINDS] or evidence.cells
+    answered = sum(cell.answered_count for cell in waiting)
+    return PlanFacts(
+        champion=champion,
+        arm_hash=promotion.facts.arm_hash,
+        budget=min(gate.verdicts, answered) if gate.verdicts else answered,
+        looks=gate.looks,
+        alpha=gate.alpha,
+        counted=count_verdicts(evidence),
+    )
+
+
+def count_verdicts(evidence: Evidence) -> int:
+    """Lazy verdicts that count, without the failures that no judge saw."""
+    return sum(not given.verdict.failed for given in evidence.lazy)
+
+
+def find_plan(tracking: Tracking, experiment: Experiment, promotion: Promotion) -> StoredPlan | None:
+    """The plan of this experiment against this champion, also when its run was deleted."""
+    claimed = tracking.read_run(promotion.origin).params.get(_plan_key(experiment))
+    return _read_plan(tracking, claimed) if claimed else None
+
+
+def ensure_plan(
+    tracking: Tracking, experiment: Experiment, promotion: Promotion, *, facts: PlanFacts, stamps: Stamps
+) -> StoredPlan:
+    """The plan that stands: the one that was there first, else this one.
+
+    Raises:
+        TrackingRefused: the champion's promotion was deleted.
+    """
+    found = find_plan(tracking, experiment, promotion)
+    if found is not None:
+        return found
+    mine = tracking.deliver(_plan_write(facts, write=blank_write(experiment, stamps)))
+    winner = _claim(tracking, promotion.origin, _plan_key(experiment), mine)
+    if winner != mine:
+        tracking.delete_run(mine)
+    return _read_plan(tracking, winner)
+
+
+def fix_plan(
+    tracking: Tracking,
+    experiment: Experiment,
+    *,
+    evidence: Evidence,
+    pack: Pack,
+    gate: GateSettings,
+    stamps: Stamps,
+) -> str | None:
+    """Before candidates are handed out: the plan against the champion stands, if it is in the experiment.
+
+    Gives what the experiment calls the champion.
+    """
+    promotion = read_chain(tracking, pack.name).in_force
+    if promotion is None:
+        return None
+    arm = read_arm(tracking, promotion)
+    name = arm.name_in(evidence.cells, diversity_request=pack.diversity_request)
+    if not name:
+        return None
+    facts = plan_facts(evidence, promotion, champion=arm.name, gate=gate)
+    if facts.budget:
+        ensure_plan(tracking, experiment, promotion, facts=facts, stamps=stamps)
+    return name
+
+
+def claim_look(tracking: Tracking, plan: StoredPlan, look: int, run_id: str) -> str:
+    """The run whose frozen list this look is computed from: exactly one of all who try.
+
+    Raises:
+        TrackingRefused: the plan was deleted.
+    """
+    return _claim(tracking, plan.run.run_id, f"{_LOOK}{look}", run_id)
+
+
+def look_write(frozen: Frozen, *, plan: StoredPlan, look: int, write: Write) -> Write:
+    """The run of a look that is about to be claimed."""
+    return write.model_copy(
+        update={
+            "run_name": f"look {look + 1} of {len(plan.facts.looks)}",
+            "tags_at_create": _tags("look") | {PLAN_TAG: plan.run.run_id, LOOK_TAG: str(look)},
+            "artifacts": {FROZEN_FILE: frozen.model_dump_json(exclude_defaults=True)},
+            "tags": {"tipbench.state": "prepared"},
+        }
+    )
+
+
+def result_write(result: LookResult, *, run_id: str, write: Write) -> Write:
+    """What the look said; the numbers for charts in MLflow."""
+    best = result.best
+    numbers = {"lead": best.difference, "bound": best.bound, "auto_lead": best.auto_difference}
+    return write.model_copy(
+        update={
+            "run_id": run_id,
+            "artifacts": {RESULT_FILE: result.model_dump_json(indent=1)},
+            "metrics": {name: value for name, value in numbers.items() if value is not None},
+            "tags": {"tipbench.answer": best.answer, "tipbench.state": "complete"},
+            "end_time": write.start_time,
+        }
+    )
+
+
+def read_frozen(tracking: Tracking, run: Run) -> Frozen:
+    """What the look is computed from."""
+    return Frozen.model_validate_json(tracking.read_artifact(run, FROZEN_FILE))
+
+
+def read_result(tracking: Tracking, run: Run) -> LookResult | None:
+    """What the look said; None while nobody finished it."""
+    if run.tags.get("tipbench.state") != "complete":
+        return None
+    return LookResult.model_validate_json(tracking.read_artifact(run, RESULT_FILE))
+
+
+def mark_doubtful(tracking: Tracking, experiment: Experiment, evidence: Evidence, *, stamps: Stamps) -> int:
+    """Marks looks and promotions that rest on sittings which were refused since, and takes marks back.
+
+    Returns how many runs changed.
+    """
+    refused = {sitting.facts.token for sitting in evidence.sittings if sitting.state == "refused"}
+    looks = tracking.search_runs([experiment.id], "tags.`tipbench.kind` = 'look'")
+    changed: list[tuple[Experiment, Run, str]] = []
+    for look in looks:
+        used = {sitting.token for sitting in read_frozen(tracking, look).sittings}
+        mark = " ".join(sorted(used & refused))
+        rests_on_it = [(experiment, look), *_promotions_by(tracking, look)]
+        changed += [
+            (place, run, mark) for place, run in rests_on_it if run.tags.get(DOUBTFUL_TAG, "") != mark
+        ]
+    for place, run, mark in changed:
+        tags = {DOUBTFUL_TAG: mark}
+        tracking.deliver(blank_write(place, stamps).model_copy(update={"run_id": run.run_id, "tags": tags}))
+    return len(changed)
+
+
+def _promotions_by(tracking: Tracking, look: Run) -> Iterable[tuple[Experiment, Run]]:
+    if look.tags.get("tipbench.answer") != "promote":
+        return []
+    experiment = tracking.ensure_experiment(EXPERIMENT)
+    found: Sequence[Run] = tracking.search_runs([experiment.id], f"tags.`{LOOK_TAG}` = '{look.run_id}'")
+    return [(experiment, run) for run in found]
+
+
+def _claim(tracking: Tracking, run_id: str, key: str, value: str) -> str:
+    try:
+        return tracking.claim(run_id, key, value)
+    except TrackingRefused as error:
+        raise TrackingRefused(
+            f"nothing can be claimed on run {run_id}: {error.message}",
+            hint=f"If it was deleted, restore it: mlflow runs restore --run-id {run_id}",
+        ) from error
+
+
+def _plan_write(facts: PlanFacts, *, write: Write) -> Write:
+    return write.model_copy(
+        update={
+            "run_name": f"gate plan against {facts.champion}"[:250],
+            "tags_at_create": _tags("plan"),
+            "tags": {"tipbench.facts": facts.model_dump_json(), "tipbench.state": "complete"},
+            "end_time": write.start_time,
+        }
+    )
+
+
+def _read_plan(tracking: Tracking, run_id: str) -> StoredPlan:
+    run = tracking.read_run(run_id)
+    return StoredPlan(run, PlanFacts.model_validate_json(run.tags["tipbench.facts"]))
+
+
+def _plan_key(experiment: Experiment) -> str:
+    return f"plan:{experiment.uid}"
+
+
+def _tags(kind: str) -> dict[str, str]:
+    return {"tipbench.kind": kind, "tipbench.schema": str(SCHEMA), "tipbench.state": "open"}
+
+
+def is_deleted(tracking: Tracking, experiment: Experiment, run_id: str) -> bool:
+    """Whether the run was deleted in MLflow: it can be read and not written."""
+    where = f"attributes.run_id = '{run_id}'"
+    return bool(tracking.search_runs([experiment.id], where, "DELETED_ONLY"))

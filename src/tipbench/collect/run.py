@@ -1,0 +1,225 @@
+"""Collect: every missing cell of the grid is generated and stored. One failed cell is data, not a crash."""
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from tipbench.bench.cells import CellTexts, StoredCell, cell_write, generation_metrics, read_cells
+from tipbench.bench.evidence import read_evidence
+from tipbench.bench.packs import find_pack_run, pack_write
+from tipbench.clock import Stamps
+from tipbench.collect.candidates import measure_diversity, parse_candidates
+from tipbench.engines.machine import PeakWatch
+from tipbench.engines.protocol import Engine, LoadedModel
+from tipbench.errors import GenerationFailed
+from tipbench.grid import Cell
+from tipbench.records import ANSWERED, FAILED, Candidate, Generation, Model, Pack
+from tipbench.tracking import Tracking
+from tipbench.tracking.runs import Experiment
+from tipbench.tracking.write import blank_write
+
+HAND_OVER_SECONDS = 20.0
+"""How long the engine is kept at the end of a model so that the next process sees its cells stored."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a collect will do: cells that are there, cells to take over, cells to generate.
+
+    `close_reason` says why judging of the experiment was ended, if it was.
+    """
+
+    cells: tuple[Cell, ...]
+    stored: tuple[StoredCell, ...]
+    reusable: Mapping[str, StoredCell]
+    missing: tuple[Cell, ...]
+    close_reason: str | None = None
+
+    @property
+    def to_generate(self) -> list[Cell]:
+        """The cells that need the engine."""
+        return [cell for cell in self.missing if cell.key not in self.reusable]
+
+    @property
+    def to_reuse(self) -> list[Cell]:
+        """The cells whose answer stands in another experiment."""
+        return [cell for cell in self.missing if cell.key in self.reusable]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """One cell that is safe on disk and on its way to MLflow."""
+
+    cell: Cell
+    candidates: tuple[Candidate, ...]
+    generation: Generation
+    reused: bool = False
+
+    @property
+    def failure(self) -> str:
+        """Why the whole cell failed; empty when there is at least one candidate."""
+        return "" if any(c.answered for c in self.candidates) else self.candidates[0].failure
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where cells go."""
+
+    tracking: Tracking
+    experiment: Experiment
+    stamps: Stamps
+    judge_kind: str
+    judging_closed: bool = False
+
+
+def plan_collect(
+    cells: Sequence[Cell], *, tracking: Tracking, experiment: Experiment | None, reuse_from: Experiment | None
+) -> Plan:
+    """What is there already, what can be taken over, what is missing. Generates and writes nothing."""
+    here = tracking.read_runs(experiment) if experiment else []
+    evidence = read_evidence(here)
+    stored = evidence.cells
+    known = {cell.facts.key for cell in stored}
+    missing = tuple(cell for cell in cells if cell.key not in known)
+    elsewhere = tracking.read_runs(reuse_from) if reuse_from else []
+    wanted = {cell.key for cell in missing}
+    # Retired cells answered the same question: their answer is taken, not generated again.
+    reusable = {c.facts.key: c for c in (*read_cells(here), *read_cells(elsewhere)) if c.facts.key in wanted}
+    return Plan(
+        cells=tuple(cells),
+        stored=stored,
+        reusable=reusable,
+        missing=missing,
+        close_reason=evidence.close_reason,
+    )
+
+
+def collect_cells(plan: Plan, *, store: Store, engine_of: Callable[[Model], Engine]) -> Generator[Collected]:
+    """Stores every missing cell, one by one. Stop it at any time: what it yielded is safe.
+
+    Raises:
+        EngineUnavailable: the engine is gone; nothing more can be generated.
+    """
+    if plan.cells:
+        _store_pack(plan.cells[0].pack, store)
+    for cell in plan.to_reuse:
+        yield _reuse_cell(cell, plan.reusable[cell.key], store)
+    for model, group in groupby(plan.to_generate, key=lambda cell: cell.model):
+        yield from _collect_model(list(group), engine=engine_of(model), store=store)
+
+
+def estimate_seconds(plan: Plan) -> float:
+    """How long generating will take: from this model's stored cells, else a rough guess from its size."""
+    return sum(_estimate_cell(cell, plan.stored) for cell in plan.to_generate)
+
+
+def _estimate_cell(cell: Cell, stored: Iterable[StoredCell]) -> float:
+    seen = [
+        other.run.metrics["latency_seconds"]
+        for other in stored
+        if other.facts.model_digest == cell.model.digest and "latency_seconds" in other.run.metrics
+    ]
+    if seen:
+        return sum(seen) / len(seen)
+    # Memory bandwidth decides on a CPU: 0.135 billion parameters gave 88 tokens/s on two cores.
+    tokens_per_second = 12.0 / max(0.05, (cell.model.parameters or 10**9) / 1e9)
+    return 30.0 * cell.options.n_tips / tokens_per_second
+
+
+def _collect_model(cells: Sequence[Cell], *, engine: Engine, store: Store) -> Generator[Collected]:
+    with engine.load(cells[0].model) as loaded, PeakWatch() as watch:
+        # Whoever held the engine before us may have made some of these cells.
+        known = {c.facts.key for c in read_cells(store.tracking.read_runs(store.experiment)) if not c.retired}
+        first = True
+        for cell in cells:
+            if cell.key in known:
+                continue
+            collected = _generate_cell(cell, loaded)
+            peak = watch.take()
+            measured = {
+                "load_seconds": loaded.load_seconds if first else 0.0,
+                "peak_resident_models": float(peak.models),
+                "peak_memory_mib": peak.memory_bytes / 2**20,
+            }
+            _store_cell(collected, store, measured=measured, tags={})
+            yield collected
+            first = False
+        store.tracking.settle(patience_seconds=HAND_OVER_SECONDS)
+
+
+def _generate_cell(cell: Cell, loaded: LoadedModel) -> Collected:
+    sampling = cell.options.sampling
+    try:
+        generation = loaded.generate(cell.text, sampling=sampling, seed=cell.seed)
+        failure = ""
+    except GenerationFailed as error:
+        generation = Generation(text="", finish="stop", prompt_tokens=0, output_tokens=0, seconds=0.0)
+        failure = error.message
+    return Collected(cell, _make_candidates(cell, generation, failure), generation)
+
+
+def _make_candidates(cell: Cell, generation: Generation, failure: str) -> tuple[Candidate, ...]:
+    n_tips = cell.options.n_tips
+    if failure:
+        return tuple(Candidate(slot=slot, failure=failure) for slot in range(n_tips))
+    return parse_candidates(generation.text, n_tips=n_tips, rubric=cell.pack.rubric)
+
+
+def _reuse_cell(cell: Cell, source: StoredCell, store: Store) -> Collected:
+    metrics = source.run.metrics
+    generation = Generation(
+        text=store.tracking.read_artifact(source.run, "raw.txt"),
+        finish="stop",
+        prompt_tokens=int(metrics.get("prompt_tokens", 0)),
+        output_tokens=int(metrics.get("output_tokens", 0)),
+        seconds=metrics.get("latency_seconds", 0.0),
+    )
+    # Parsed again: this pack's rubric may have other flags than the one the cell was made for.
+    candidates = _make_candidates(
+        cell, generation, "" if generation.output_tokens else "failed where it came from"
+    )
+    collected = Collected(cell, candidates, generation, reused=True)
+    _store_cell(collected, store, measured={}, tags={"tipbench.reused_from": source.run.run_id})
+    return collected
+
+
+def _store_cell(
+    collected: Collected, store: Store, *, measured: dict[str, float], tags: dict[str, str]
+) -> None:
+    cell, candidates = collected.cell, collected.candidates
+    texts = [candidate.text for candidate in candidates if candidate.answered]
+    blank = blank_write(store.experiment, store.stamps)
+    write = cell_write(
+        cell.facts(
+            judge_kind=store.judge_kind,
+            slots="".join(ANSWERED if candidate.answered else FAILED for candidate in candidates),
+        ),
+        CellTexts(
+            prompt=cell.text,
+            context={"scenario": cell.scenario.id, "values": cell.scenario.values},
+            candidates=candidates,
+            raw=collected.generation.text,
+            rubric=cell.pack.rubric.text,
+        ),
+        options=cell.options,
+        metrics=generation_metrics(
+            collected.generation, candidates=candidates, diversity=measure_diversity(texts)
+        )
+        | measured,
+        write=blank.model_copy(
+            update={
+                "run_name": cell.name[:250],
+                # So that MLflow shows how long the answer took.
+                "start_time": blank.start_time - int(collected.generation.seconds * 1000),
+                "end_time": blank.start_time,
+            }
+        ),
+    )
+    if store.judging_closed:
+        tags = tags | {"judge_pending": "false"}
+    store.tracking.submit(write.model_copy(update={"tags": write.tags | tags}))
+
+
+def _store_pack(pack: Pack, store: Store) -> None:
+    if find_pack_run(store.tracking.read_runs(store.experiment), pack.hash) is None:
+        store.tracking.submit(pack_write(pack, write=blank_write(store.experiment, store.stamps)))

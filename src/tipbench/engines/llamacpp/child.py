@@ -1,0 +1,200 @@
+"""The child process that holds one model: `python -m tipbench.engines.llamacpp.child SOCKET`.
+
+Its end is the proof that the weights are out of memory. Standard input is a pipe on which nothing is
+ever written: when it closes, whoever started us is gone or done, and the kernel ends us at once.
+"""
+
+import fcntl
+import importlib
+import os
+import secrets
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
+
+from tipbench.records import Generation, Record, Sampling
+
+# What the engine and its child process say to each other: one record per line, as JSON.
+
+
+class LoadOrder(Record):
+    """The first line to the child: load this."""
+
+    path: str
+    context_tokens: int
+    threads: int
+
+
+class Loaded(Record):
+    """The child's answer when the model is ready. A child that cannot load ends instead."""
+
+    load_seconds: float
+
+
+class Question(Record):
+    """Every further line to the child; with `form`, a JSON Schema, the answer is JSON that fits it."""
+
+    prompt: str
+    sampling: Sampling
+    seed: int
+    form: dict[str, Any] | None = None
+
+
+class Answer(Record):
+    """The child's answer: a generation, or why there is none."""
+
+    generation: Generation | None = None
+    failure: str = ""
+
+
+class Server(Protocol):
+    """A loaded model, as far as we use it."""
+
+    def handle_chat_completions(self, request: Mapping[str, object]) -> dict[str, Any]:
+        """The reply in the form of OpenAI's API, or {"error": …}."""
+        ...
+
+
+class Library(Protocol):
+    """xllamacpp, which has no types of its own."""
+
+    llama_flash_attn_type: Any
+
+    def CommonParams(self) -> Any:  # noqa: N802
+        """All settings at their defaults."""
+        ...
+
+    def Server(self, parameters: Any) -> Server:  # noqa: N802
+        """Loads, with the interpreter stopped meanwhile."""
+        ...
+
+
+xllamacpp = cast(Library, importlib.import_module("xllamacpp"))
+
+LIFELINE = 0
+QUIET = 2
+SEEDS = 2**32 - 1
+"""The engine takes 32 bits, and the highest value means a random seed."""
+
+
+def main() -> None:
+    """Loads what the first line asks for and answers questions until nobody listens."""
+    end_with_parent()
+    with socket.socket(fileno=int(sys.argv[1])) as connection, connection.makefile("rwb") as lines:
+        order = LoadOrder.model_validate_json(lines.readline())
+        started = time.perf_counter()
+        try:
+            server = xllamacpp.Server(make_parameters(order))
+        except RuntimeError as error:
+            sys.exit(str(error))
+        reply: Loaded | Answer = Loaded(load_seconds=time.perf_counter() - started)
+        while True:
+            lines.write(reply.model_dump_json().encode() + b"\n")
+            lines.flush()
+            line = lines.readline()
+            if not line:
+                # No tidy shutdown: ending the process is quicker and frees the same memory.
+                os._exit(0)
+            reply = answer(server, Question.model_validate_json(line))
+
+
+def end_with_parent() -> None:
+    """From now on the end of the lifeline ends this process, even while C code holds the interpreter."""
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(LIFELINE, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(LIFELINE, fcntl.F_SETFL, fcntl.fcntl(LIFELINE, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([LIFELINE], [], [], 0)[0]:
+        sys.exit("the parent was gone before the model was loaded")
+
+
+def make_parameters(order: LoadOrder) -> Any:
+    """Settings under which an answer depends on its question alone."""
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = order.path
+    parameters.n_ctx = order.context_tokens
+    parameters.cpuparams.n_threads = order.threads
+    parameters.cpuparams_batch.n_threads = order.threads
+    parameters.n_gpu_layers = 0
+    parameters.fit_params = False
+    parameters.warmup = True
+    # Answers must not depend on what was asked before.
+    parameters.n_parallel = 1
+    parameters.cache_prompt = False
+    parameters.cache_ram_mib = 0
+    parameters.n_ctx_checkpoints = 0
+    # Flash attention splits its sums among the threads: other threads, other text.
+    parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    # The library also listens on a loopback port; nobody but us shall use it, and we do not.
+    parameters.api_keys = [secrets.token_hex(32)]
+    parameters.verbosity = QUIET
+    return parameters
+
+
+def answer(server: Server, question: Question) -> Answer:
+    """What the model says to one user message."""
+    request = {
+        "messages": [{"role": "user", "content": question.prompt}],
+        "seed": question.seed % SEEDS,
+        "cache_prompt": False,
+        "chat_template_kwargs": {"enable_thinking": False},
+        **sampling_options(question.sampling),
+        **form_options(question),
+    }
+    started = time.perf_counter()
+    try:
+        reply = server.handle_chat_completions(request)
+    except RuntimeError as error:
+        return Answer(failure=str(error))
+    seconds = time.perf_counter() - started
+    if "error" in reply:
+        return Answer(failure=str(reply["error"]["message"]))
+    choice, usage = reply["choices"][0], reply["usage"]
+    if choice["finish_reason"] not in {"stop", "length"}:
+        return Answer(failure=f"ended with {choice['finish_reason']!r}")
+    generation = Generation(
+        text=without_lone_surrogates(choice["message"]["content"] or ""),
+        finish=choice["finish_reason"],
+        prompt_tokens=usage["prompt_tokens"],
+        output_tokens=usage["completion_tokens"],
+        seconds=seconds,
+    )
+    return Answer(generation=generation)
+
+
+def sampling_options(sampling: Sampling) -> dict[str, float | list[str]]:
+    """Every option by its name here, and which samplers run in which order: nothing is left to defaults."""
+    return {
+        "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repeat_penalty": sampling.repeat_penalty,
+        "repeat_last_n": 64,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "dynatemp_range": 0.0,
+        "mirostat": 0,
+        "max_tokens": sampling.max_tokens,
+    }
+
+
+def form_options(question: Question) -> dict[str, object]:
+    """What holds an answer to its form. Its questions share a long beginning, which is read only once."""
+    if question.form is None:
+        return {}
+    form = {"name": "answer", "schema": question.form}
+    return {"response_format": {"type": "json_schema", "json_schema": form}, "cache_prompt": True}
+
+
+def without_lone_surrogates(text: str) -> str:
+    """The same text as valid Unicode: halves of a pair are joined, lonely ones replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+"""The embedded engine: llama.cpp in a child process, one model at a time, any `.gguf` file."""
+
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tipbench.engines.llamacpp.child import Answer, Loaded, LoadOrder, Question
+from tipbench.engines.llamacpp.gguf import GgufHeader, read_header
+from tipbench.engines.lock import MachineLock
+from tipbench.engines.machine import check_memory
+from tipbench.engines.protocol import Schema, check_question
+from tipbench.engines.weights import KNOWN_WEIGHTS, DigestCache
+from tipbench.errors import EngineUnavailable, GenerationFailed, ModelMissing, ModelRefused
+from tipbench.records import Generation, Model, Record, Sampling
+
+# The engine's side of a child process that holds one model.
+
+
+CHILD = "tipbench.engines.llamacpp.child"
+END_SECONDS = 10.0
+TAIL_BYTES = 4000
+TAIL_LINES = 8
+AGAIN = "Run the same command again: what is finished is kept."
+DEATHS = {
+    signal.SIGKILL: "killed by somebody, or by the kernel because memory ran out",
+    signal.SIGBUS: "the model file changed while it was loaded",
+    signal.SIGILL: "this processor lacks an instruction that llama.cpp was built with",
+}
+
+
+class ModelProcess:
+    """A running child. Every request gets one reply, or the child is gone."""
+
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        *,
+        connection: socket.socket,
+        replies: IO[bytes],
+        log: IO[bytes],
+    ) -> None:
+        self._process = process
+        self._connection = connection
+        self._replies = replies
+        self._log = log
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    def ask(self, request: Record, *, timeout_seconds: float) -> bytes:
+        """The reply, one line of JSON.
+
+        Raises:
+            EngineUnavailable: the child ended, or did not reply in time and was ended.
+        """
+        self._connection.settimeout(timeout_seconds)
+        try:
+            self._connection.sendall(request.model_dump_json().encode() + b"\n")
+            reply = self._replies.readline()
+        except TimeoutError as error:
+            self._process.kill()
+            self._process.wait()
+            raise EngineUnavailable(
+                f"no reply within {timeout_seconds:g} s; the model was unloaded",
+                hint="Is the machine overloaded? Ask for fewer tokens or use a smaller model. " + AGAIN,
+            ) from error
+        except (BrokenPipeError, ConnectionResetError):
+            reply = b""
+        if not reply.endswith(b"\n"):
+            raise EngineUnavailable(self._describe_end(), hint=AGAIN)
+        return reply
+
+    def _describe_end(self) -> str:
+        code = self._process.wait()
+        if code >= 0:
+            what = f"exit code {code}"
+        else:
+            death = signal.Signals(-code)
+            what = f"{death.name}: {DEATHS.get(death, 'a crash')}"
+        tail = self._log_tail()
+        return f"its process ended ({what})" + (f"; its last words:\n{tail}" if tail else "")
+
+    def _log_tail(self) -> str:
+        end = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, end - TAIL_BYTES))
+        lines = self._log.read().decode(errors="replace").splitlines()
+        return "\n".join(f"  {line}" for line in lines[-TAIL_LINES:])
+
+
+@contextmanager
+def start_model_process(*, lock: int) -> Generator[ModelProcess]:
+    """A child that keeps the lock's descriptor as long as it lives; at the end it is gone for certain."""
+    with ExitStack() as stack:
+        log = stack.enter_context(tempfile.TemporaryFile())
+        ours, theirs = socket.socketpair()
+        stack.enter_context(ours)
+        stack.enter_context(theirs)
+        replies = stack.enter_context(ours.makefile("rb"))
+        read_end, write_end = os.pipe()
+        stack.enter_context(open(read_end, "rb", buffering=0))  # noqa: PTH123
+        lifeline = stack.enter_context(open(write_end, "wb", buffering=0))  # noqa: PTH123
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", CHILD, str(theirs.fileno())],
+            stdin=read_end,
+            stdout=log,
+            stderr=log,
+            pass_fds=(theirs.fileno(), lock),
+            # Ctrl-C goes to the whole process group: the child is ours to end, not the terminal's.
+            start_new_session=True,
+        )
+        try:
+            theirs.close()
+            yield ModelProcess(process, connection=ours, replies=replies, log=log)
+        finally:
+            lifeline.close()
+            _wait_for_end(process)
+
+
+def _wait_for_end(process: "subprocess.Popen[bytes]") -> None:
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+SUFFIX = ".gguf"
+LOAD_TIMEOUT_SECONDS = 600.0
+LONGEST_CONTEXT_TOKENS = 131_072
+
+
+class LlamaCppModel:
+    """A model loaded in a child process."""
+
+    def __init__(
+        self, name: str, process: ModelProcess, *, load_seconds: float, timeout_seconds: float
+    ) -> None:
+        self.load_seconds = load_seconds
+        self.process_id = process.pid
+        self._name = name
+        self._process = process
+        self._timeout_seconds = timeout_seconds
+
+    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
+        """The model's answer to one user message: the same for the same question, whatever came before.
+
+        Raises:
+            GenerationFailed: the prompt does not fit, or the engine refused it.
+            EngineUnavailable: the child process is gone or did not answer in time.
+        """
+        return self._ask(Question(prompt=prompt, sampling=sampling, seed=seed))
+
+    def generate_json(self, prompt: str, *, schema: Schema, sampling: Sampling, seed: int) -> Generation:
+        """The same as JSON that fits the schema, unless it is cut off at `max_tokens`.
+
+        What was asked before may change the last digits of the computation, so rarely an answer too.
+        """
+        return self._ask(Question(prompt=prompt, sampling=sampling, seed=seed, form=dict(schema)))
+
+    def _ask(self, question: Question) -> Generation:
+        check_question(question.prompt, question.sampling)
+        try:
+            reply = self._process.ask(question, timeout_seconds=self._timeout_seconds)
+        except EngineUnavailable as error:
+            raise EngineUnavailable(f"{self._name!r}: {error.message}", hint=error.hint) from error
+        answer = Answer.model_validate_json(reply)
+        if answer.generation is None:
+            raise GenerationFailed(f"{self._name!r}: {answer.failure}")
+        return answer.generation
+
+
+@dataclass(frozen=True)
+class LlamaCppOptions:
+    """How models are loaded and asked."""
+
+    threads: int
+    context_tokens: int = 4096
+    timeout_seconds: float = 300.0
+
+
+class LlamaCppEngine:
+    """Runs the `.gguf` files of the models folder, or any other by its path.
+
+    `make_room` is called before a load: other engines of this machine give their memory back.
+    """
+
+    name = "llamacpp"
+
+    def __init__(
+        self,
+        models_folder: Path,
+        *,
+        lock: MachineLock,
+        digests: DigestCache,
+        options: LlamaCppOptions,
+        make_room: Callable[[], None] | None = None,
+    ) -> None:
+        self._models_folder = models_folder
+        self._lock = lock
+        self._digests = digests
+        self._options = options
+        self._make_room = make_room
+
+    def list_models(self) -> Sequence[Model]:
+        """Every `.gguf` of the models folder; a broken one has no number of parameters."""
+        return [self._list_model(path) for path in self._files()]
+
+    def offers(self, name: str) -> bool:
+        """Whether that name is ours: a `.gguf` path, or a file of the models folder."""
+        return _is_path(name) or self._path_of(name) is not None
+
+    def find_model(self, name: str) -> Model:
+        """The model of that path, or of that name in the models folder.
+
+        Raises:
+            ModelMissing: there is none.
+            ModelRefused: its file is broken or of a kind that cannot be run.
+        """
+        path = self._path_of(name)
+        if path is None:
+            raise ModelMissing(f"unknown model {name!r}", hint=self.what_there_is())
+        header = read_header(path)
+        if header.kind not in {"model", ""} or header.architecture == "clip":
+            raise ModelRefused(
+                f"{path} is a {header.kind} ({header.architecture}), not a model that writes text"
+            )
+        if header.parts > 1:
+            raise ModelRefused(
+                f"{path} is one of {header.parts} parts", hint="Merge them with: llama-gguf-split --merge"
+            )
+        return self._describe(path.stem if _is_path(name) else name, path, header)
+
+    @contextmanager
+    def load(self, model: Model) -> Generator[LlamaCppModel]:
+        """The model in a child process of its own; when left, the process is gone before the lock is.
+
+        Raises:
+            EngineBusy: another process holds the machine's engine lock and waiting was not wanted.
+            EngineUnavailable: there is not enough memory, or the model does not load.
+            ModelRefused: the file is no longer the one that was found.
+        """
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise EngineUnavailable(
+                "llama.cpp is not installed", hint="Install it with: pip install 'tipbench[local]'"
+            )
+        with self._lock.hold(f"model {model.name!r}") as lock:
+            if self._make_room is not None:
+                self._make_room()
+            order = self._make_order(model)
+            with start_model_process(lock=lock) as process:
+                try:
+                    reply = process.ask(order, timeout_seconds=LOAD_TIMEOUT_SECONDS)
+                except EngineUnavailable as error:
+                    raise EngineUnavailable(
+                        f"{model.name!r} does not load: {error.message}",
+                        hint=f"Is {model.location} complete, and a model that llama.cpp knows?",
+                    ) from error
+                yield LlamaCppModel(
+                    model.name,
+                    process,
+                    load_seconds=Loaded.model_validate_json(reply).load_seconds,
+                    timeout_seconds=self._options.timeout_seconds,
+                )
+
+    def _make_order(self, model: Model) -> LoadOrder:
+        """How to load it, once it is certain that it is the right file and fits."""
+        path = Path(model.location)
+        if not path.is_file() or self._digests.sha256(path) != model.digest:
+            raise ModelRefused(
+                f"{path} is no longer the file that was found as {model.name!r}",
+                hint="Run the command again to use the file as it is now.",
+            )
+        header = read_header(path)
+        trained = header.trained_context_tokens or self._options.context_tokens
+        context_tokens = min(self._options.context_tokens, trained, LONGEST_CONTEXT_TOKENS)
+        check_memory(model, kv_bytes=header.kv_bytes_per_token * context_tokens)
+        return LoadOrder(path=str(path), context_tokens=context_tokens, threads=self._options.threads)
+
+    def _files(self) -> list[Path]:
+        return sorted(path for path in self._models_folder.glob(f"*{SUFFIX}") if path.is_file())
+
+    def _path_of(self, name: str) -> Path | None:
+        if _is_path(name):
+            places = (Path(name).expanduser(), self._models_folder / name)
+            return next((path for path in places if path.is_file()), None)
+        return next((path for path in self._files() if name in {path.stem, _alias(path)}), None)
+
+    def what_there_is(self) -> str:
+        """The models of the folder, or how to get a first one."""
+        names = ", ".join(_alias(path) or path.stem for path in self._files())
+        if names:
+            return (
+                f"There is: {names}. Place other .gguf files into {self._models_folder} or give their path."
+            )
+        return "There are no models yet. Get a small one with: tipbench models fetch smollm2"
+
+    def _list_model(self, path: Path) -> Model:
+        name = _alias(path) or path.stem
+        try:
+            return self._describe(name, path, read_header(path))
+        except ModelRefused:
+            # Listed without a size, so that it is seen and refused.
+            size = path.stat().st_size
+            return Model(name=name, engine=self.name, digest="", parameters=None, size_bytes=size)
+
+    def _describe(self, name: str, path: Path, header: GgufHeader) -> Model:
+        return Model(
+            name=name,
+            engine=self.name,
+            digest=self._digests.sha256(path),
+            parameters=header.parameters,
+            size_bytes=path.stat().st_size,
+            location=str(path.resolve()),
+        )
+
+
+def _is_path(name: str) -> bool:
+    return name.lower().endswith(SUFFIX)
+
+
+def _alias(path: Path) -> str:
+    """The short name of weights that we know how to fetch, else nothing."""
+    return next((name for name, weights in KNOWN_WEIGHTS.items() if weights.file_name == path.name), "")

@@ -1,0 +1,272 @@
+"""The HTTP side of an Ollama server: one client, explicit time-outs, no redirects, errors in our words."""
+
+import json
+import shlex
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TypeVar, cast
+
+import httpx2
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tipbench.engines.lock import normalise_url
+from tipbench.errors import EngineError, EngineUnavailable, GenerationFailed, ModelMissing, ModelRefused
+
+# What an Ollama server says, as far as we use it.
+
+
+LONGEST_MESSAGE = 400
+
+
+class Reply(BaseModel):
+    """What the server sends; what we do not know of it is passed over, what is zero it leaves out."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Tag(Reply):
+    """A model in the server's store."""
+
+    name: str
+    digest: str
+    size: int = 0
+
+
+class Details(Reply):
+    """What the server says of a model for people to read."""
+
+    parameter_size: str = ""
+
+
+class Shown(Reply):
+    """What the server knows of one model."""
+
+    modelfile: str = ""
+    template: str = ""
+    details: Details = Details()
+    model_info: dict[str, object] = Field(default_factory=dict)
+    capabilities: tuple[str, ...] = ()
+    remote_host: str = ""
+
+
+class Resident(Reply):
+    """A model in the server's memory, by the name it was first loaded under."""
+
+    name: str
+    digest: str = ""
+    context_length: int = 0
+
+
+class Message(Reply):
+    """What the model said, and what it only thought."""
+
+    content: str = ""
+    thinking: str = ""
+
+
+class Chatted(Reply):
+    """The reply to a question. Durations are in nanoseconds."""
+
+    message: Message = Message()
+    done: bool = False
+    done_reason: str = ""
+    total_duration: int = 0
+    load_duration: int = 0
+    prompt_eval_count: int = 0
+    eval_count: int = 0
+
+
+class Version(Reply):
+    """Which server answers."""
+
+    version: str
+
+
+class Tags(Reply):
+    """The server's store."""
+
+    models: tuple[Tag, ...] = ()
+
+
+class Residents(Reply):
+    """The server's memory."""
+
+    models: tuple[Resident, ...] = ()
+
+
+def error_text(status: int, text: str) -> str:
+    """Why the server refused, in its own words."""
+    shown = " ".join(_innermost(text).split())
+    return shown[:LONGEST_MESSAGE] or f"HTTP {status}"
+
+
+def _innermost(text: str) -> str:
+    """Newer servers wrap what their engine said, as JSON within a text, sometimes twice."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return text
+    while isinstance(content, dict):
+        fields = cast(dict[str, object], content)
+        content = fields.get("error", fields.get("message"))
+    return _innermost(content) if isinstance(content, str) else text
+
+
+CONNECT_SECONDS = 5.0
+CALL_SECONDS = 30.0
+LOAD_SECONDS = 600.0
+PS_PAUSES_SECONDS = (0.1, 0.3, 1.0, 2.0)
+START = "Start it with: ollama serve"
+AGAIN = "Run the same command again: what is finished is kept."
+
+Body = Mapping[str, object]
+
+
+R = TypeVar("R", bound=Reply)
+
+
+class NoServer(EngineUnavailable):
+    """Nothing listens at the address."""
+
+
+class OllamaApi:
+    """A connection to one server; `url` is its address in normal form."""
+
+    def __init__(self, url: str, *, timeout_seconds: float = 300.0) -> None:
+        self.url = normalise_url(url, setting="ollama_url")
+        self._timeout_seconds = timeout_seconds
+
+    @cached_property
+    def _client(self) -> httpx2.Client:
+        return httpx2.Client(
+            follow_redirects=False,
+            # Nothing stays open between two calls: a server that was restarted meanwhile is no surprise.
+            limits=httpx2.Limits(max_keepalive_connections=0),
+            # Loading certificates takes longer than most calls; plain HTTP has no use for them.
+            verify=self.url.startswith("https:"),
+            trust_env=False,
+        )
+
+    def version(self) -> str:
+        """The server's version; development builds call themselves 0.0.0."""
+        return self._parse(self._send("GET", "/api/version"), Version).version
+
+    def tags(self) -> tuple[Tag, ...]:
+        """All models in the server's store."""
+        return self._parse(self._send("GET", "/api/tags"), Tags).models
+
+    def show(self, model: str) -> Shown:
+        """What the server knows of this model.
+
+        Raises:
+            ModelMissing: it is not in the store.
+        """
+        return self._post("/api/show", {"model": model}, Shown, model=model)
+
+    def ps(self) -> tuple[Resident, ...]:
+        """The models in memory, without those that are being loaded.
+
+        Older servers sometimes fail here while a model leaves: that passes.
+        """
+        for pause in PS_PAUSES_SECONDS:
+            answer = self._send("GET", "/api/ps")
+            if answer.status_code < 500:
+                break
+            time.sleep(pause)
+        else:
+            answer = self._send("GET", "/api/ps")
+        return self._parse(answer, Residents).models
+
+    def unload(self, model: str) -> None:
+        """Asks to unload; it happens when the model's running requests are done."""
+        self._post("/api/generate", {"model": model, "keep_alive": 0}, Reply, model=model)
+
+    def preload(self, model: str, body: Body) -> None:
+        """Loads with the same fields as later questions: other ones would load it again.
+
+        Raises:
+            EngineUnavailable: it does not load.
+        """
+        request: Body = {**body, "model": model, "messages": (), "stream": False}
+        try:
+            self._post("/api/chat", request, Chatted, model=model, seconds=LOAD_SECONDS)
+        except EngineUnavailable as error:
+            raise EngineUnavailable(f"{model!r} does not load: {error.message}", hint=error.hint) from error
+
+    def chat(self, model: str, body: Body, *, prompt: str) -> Chatted:
+        """The answer to one user message, in one piece.
+
+        Raises:
+            GenerationFailed: the server refuses the question.
+        """
+        request: Body = {
+            **body,
+            "model": model,
+            "messages": [{"role": "user", "content": prompt}],
+            "stream": False,
+        }
+        answer = self._send("POST", "/api/chat", body=request, seconds=self._timeout_seconds)
+        if answer.status_code == 400:
+            raise GenerationFailed(f"{model!r}: {error_text(answer.status_code, answer.text)}")
+        self._check(answer, model=model)
+        return self._parse(answer, Chatted)
+
+    def _post(self, path: str, body: Body, reply: type[R], *, model: str, seconds: float = CALL_SECONDS) -> R:
+        answer = self._send("POST", path, body=body, seconds=seconds)
+        self._check(answer, model=model)
+        return self._parse(answer, reply)
+
+    def _send(
+        self, method: str, path: str, *, body: Body | None = None, seconds: float = CALL_SECONDS
+    ) -> httpx2.Response:
+        timeout = httpx2.Timeout(seconds, connect=CONNECT_SECONDS)
+        try:
+            return self._client.request(method, self.url + path, json=body, timeout=timeout)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            raise NoServer(f"no Ollama server at {self.url}", hint=START) from error
+        except httpx2.TimeoutException as error:
+            raise EngineUnavailable(
+                f"Ollama at {self.url} did not reply within {seconds:g} s",
+                hint=f"Is its machine overloaded, or does another client use it? {AGAIN}",
+            ) from error
+        except httpx2.HTTPError as error:
+            raise EngineUnavailable(
+                f"Ollama at {self.url} ended the connection: {error}", hint=f"Is it still running? {AGAIN}"
+            ) from error
+
+    def _check(self, answer: httpx2.Response, *, model: str) -> None:
+        """Turns a refusal concerning this model into our words."""
+        if answer.status_code == 404:
+            raise missing(model, where=self.url)
+        if answer.status_code in {400, 403}:
+            raise ModelRefused(f"Ollama refuses {model!r}: {error_text(answer.status_code, answer.text)}")
+        if answer.status_code >= 500:
+            raise EngineUnavailable(
+                f"Ollama at {self.url}: {error_text(answer.status_code, answer.text)}", hint=AGAIN
+            )
+
+    def _parse(self, answer: httpx2.Response, reply: type[R]) -> R:
+        if answer.status_code >= 500:
+            raise EngineUnavailable(
+                f"Ollama at {self.url}: {error_text(answer.status_code, answer.text)}", hint=AGAIN
+            )
+        try:
+            if answer.status_code == 200:
+                return reply.model_validate_json(answer.content)
+        except ValidationError as error:
+            raise self._stranger("not in its words") from error
+        raise self._stranger(f"with HTTP {answer.status_code}")
+
+    def _stranger(self, how: str) -> EngineError:
+        return EngineUnavailable(
+            f"{self.url} answers, but not as Ollama does: {how}",
+            hint="Set ollama_url to the address of the Ollama server itself.",
+        )
+
+
+def missing(model: str, *, where: str) -> ModelMissing:
+    """The error for a model that is not in the server's store."""
+    return ModelMissing(
+        f"model {model!r} is not on the Ollama server at {where}", get=f"ollama pull {shlex.quote(model)}"
+    )

@@ -1,0 +1,171 @@
+"""Where an improvement stands, read from the store: versions, rounds, what is judged, which one is ahead."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tipbench.bench.bench import Backlog
+from tipbench.bench.cells import StoredCell
+from tipbench.bench.champions import ChampionArm
+from tipbench.bench.scores import find_levels, make_scores
+from tipbench.bench.versions import StoredVersion, add_prompts, name_version, read_versions
+from tipbench.errors import UsageError
+from tipbench.grid import Cell
+from tipbench.pack import answer_tokens, select_scenarios
+from tipbench.records import Model, Options, Pack, Prompt, Sampling, Scenario, content_hash
+from tipbench.settings import Settings
+from tipbench.stats import leaderboard
+from tipbench.tracking.runs import Experiment
+
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Order:
+    """What shall be improved, and on which scenarios. The others are kept for confirming."""
+
+    experiment: str
+    pack: Pack
+    model: Model
+    base: Prompt
+    options: Options
+    training: tuple[Scenario, ...]
+    confirming: tuple[Scenario, ...]
+
+    def arm(self, prompt: Prompt) -> str:
+        """As the leaderboard writes it."""
+        return f"{self.model.name}+{prompt.name}"
+
+    def cells(self, prompts: Sequence[Prompt], scenarios: Sequence[Scenario]) -> list[Cell]:
+        """The grid of these prompts; its pack holds their texts."""
+        pack = add_prompts(self.pack, prompts)
+        return [Cell(pack, self.model, prompt, s, self.options) for prompt in prompts for s in scenarios]
+
+
+@dataclass(frozen=True)
+class Course:
+    """Where it stands. `levels` are means on the training scenarios by prompt, of those that are judged."""
+
+    order: Order
+    experiment: Experiment
+    versions: tuple[StoredVersion, ...]
+    cells: tuple[StoredCell, ...]
+    lacking: tuple[StoredCell, ...]
+    levels: Mapping[str, float]
+
+    @property
+    def round(self) -> int:
+        """The last round that has versions; 0 before the first."""
+        return max((version.facts.round for version in self.versions), default=0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether one of its versions is what shall be improved: it was promoted."""
+        return any(version.facts.hash == self.order.base.hash for version in self.versions)
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """What is benched: the base and all versions."""
+        return [self.order.base, *(version.prompt for version in self.versions)]
+
+    @property
+    def best(self) -> Prompt:
+        """The prompt that is ahead on the training scenarios; the base where none is ahead of it."""
+        best = self.order.base
+        for prompt in self.prompts:
+            lowest = float("-inf")
+            if self.levels.get(prompt.name, lowest) > self.levels.get(best.name, lowest) + ROUNDING:
+                best = prompt
+        return best
+
+    @property
+    def next_brief(self) -> str:
+        """The id of the brief for the next round: it says from which prompt it starts."""
+        return content_hash([self.experiment.uid, self.round + 1, self.best.hash])
+
+    def cells_of(self, prompt: Prompt) -> list[StoredCell]:
+        """The stored cells of one prompt."""
+        return [cell for cell in self.cells if cell.facts.prompt == prompt.name]
+
+
+def read_course(order: Order, experiment: Experiment, backlog: Backlog) -> Course:
+    """Where the improvement stands.
+
+    Raises:
+        UsageError: the experiment holds something else, or improves another prompt.
+    """
+    evidence = backlog.evidence
+    hashes = {scenario.hash for scenario in order.training}
+    foreign = sorted({c.facts.scenario for c in evidence.cells if c.facts.scenario_hash not in hashes})
+    if foreign:
+        listed = ", ".join(foreign[:5])
+        raise UsageError(
+            f"experiment {order.experiment!r} holds scenarios that are not trained on: {listed}",
+            hint="What is seen cannot confirm: take an experiment of its own for improving.",
+        )
+    versions = read_versions(backlog.runs, read_artifact=backlog.read_artifact)
+    roots = {version.facts.parent_hash for version in versions if version.facts.round == 1}
+    if roots - {order.base.hash} and order.base.hash not in {version.facts.hash for version in versions}:
+        raise UsageError(
+            f"experiment {order.experiment!r} improves another prompt than {order.base.name!r}",
+            hint="The champion changed since. Take a new experiment to improve it further.",
+        )
+    names = {order.base.name, *(version.facts.name for version in versions)}
+    cells = [c for c in evidence.cells if c.facts.prompt in names and c.facts.model == order.model.name]
+    judged = evidence.lazy_by_cell()
+    rubric = order.pack.rubric
+    board = leaderboard(
+        make_scores(
+            evidence,
+            cells,
+            rubric=rubric,
+            levels=find_levels(evidence, rubric),
+            name_of=lambda facts: facts.prompt,
+        )
+    )
+    return Course(
+        order=order,
+        experiment=experiment,
+        versions=versions,
+        cells=tuple(cells),
+        lacking=tuple(c for c in cells if c.answered_count and not judged.get(c.run.run_id)),
+        levels={str(name): level for name, level in board.estimate.items()},
+    )
+
+
+def split_scenarios(pack: Pack, which: str, *, cap: int) -> tuple[tuple[Scenario, ...], tuple[Scenario, ...]]:
+    """What is trained on, at most `cap` of the set, and what confirms: its held-out ones and other sets.
+
+    Raises:
+        UsageError: there is nothing to train on, or nothing to confirm with.
+    """
+    chosen = select_scenarios(pack, which, 0)
+    training = tuple(scenario for scenario in chosen if not scenario.held_out)
+    confirming = tuple(s for s in pack.scenarios if s.held_out or s.set not in {which, "all"})
+    if which == "all":
+        confirming = tuple(s for s in confirming if s.held_out)
+    if len(training) < 2 or len(confirming) < 2:
+        raise UsageError(
+            f"set {which!r} of pack {pack.name!r} has {len(training)} scenarios to train on, and "
+            f"{len(confirming)} others are there to confirm with: two of each are needed",
+            hint="Mark scenarios as held out in scenarios.jsonl, or name another set with --scenarios.",
+        )
+    return training[:cap] if cap else training, confirming
+
+
+def name_base(pack: Pack, arm: ChampionArm) -> Prompt:
+    """The champion's prompt under a name that the pack does not use for another text."""
+    known = {prompt.name: prompt.text for prompt in pack.prompts}
+    prompt = Prompt(name=arm.prompt, text=arm.template)
+    if known.get(prompt.name, prompt.text) == prompt.text:
+        return prompt
+    return Prompt(name=name_version(prompt.name, prompt.hash), text=prompt.text)
+
+
+def make_options(settings: Settings, pack: Pack) -> Options:
+    """How a prompt is asked that is no champion yet."""
+    sampling = Sampling(
+        temperature=settings.temperature, max_tokens=answer_tokens(pack, n_tips=settings.n_tips)
+    )
+    return Options(
+        sampling=sampling, n_tips=settings.n_tips, diversity=settings.diversity, seed=settings.seed
+    )

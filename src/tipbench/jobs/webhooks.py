@@ -1,0 +1,109 @@
+"""Webhooks: events are written with the change they tell of, and delivered at least once."""
+
+import hashlib
+import hmac
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import httpx2
+
+from tipbench.jobs.database import Database
+
+WEBHOOK_TABLES = """
+CREATE TABLE IF NOT EXISTS deliveries (
+    id TEXT NOT NULL, url TEXT NOT NULL, kind TEXT NOT NULL, at_ms INTEGER NOT NULL, body TEXT NOT NULL,
+    tries INTEGER NOT NULL DEFAULT 0, next_ms INTEGER NOT NULL, done_ms INTEGER,
+    problem TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (id, url)
+);
+CREATE INDEX IF NOT EXISTS deliveries_open ON deliveries (next_ms) WHERE done_ms IS NULL;
+"""
+FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 2_000, 3_600_000
+TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Webhooks:
+    """Where events go, and the secret they are signed with."""
+
+    urls: tuple[str, ...] = ()
+    secret: str = ""
+
+
+@dataclass(frozen=True)
+class Outbox:
+    """Events on their way out."""
+
+    webhooks: Webhooks
+    now_ms: Callable[[], int]
+    new_id: Callable[[], str]
+
+    def put(self, change: sqlite3.Connection, kind: str, facts: Mapping[str, object]) -> None:
+        """Writes an event for every webhook, within the change it tells of."""
+        event_id, now = self.new_id(), self.now_ms()
+        body = json.dumps({"id": event_id, "kind": kind, "at_ms": now, **facts}, ensure_ascii=False)
+        change.executemany(
+            "INSERT INTO deliveries (id, url, kind, at_ms, body, next_ms) VALUES (?, ?, ?, ?, ?, ?)",
+            [(event_id, url, kind, now, body, now) for url in self.webhooks.urls],
+        )
+
+    def deliver_due(self, database: Database) -> int:
+        """Tries every delivery that is due; gives how many arrived."""
+        with database.read() as view:
+            due = view.execute(
+                "SELECT * FROM deliveries WHERE done_ms IS NULL AND next_ms <= ? ORDER BY at_ms LIMIT 20",
+                (self.now_ms(),),
+            ).fetchall()
+        if not due:
+            return 0
+        with httpx2.Client(follow_redirects=False, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
+            return sum(self._try(row, client, database) for row in due)
+
+    def _try(self, row: sqlite3.Row, client: httpx2.Client, database: Database) -> bool:
+        problem = self._send(row, client)
+        with database.change() as change:
+            if not problem:
+                change.execute(
+                    "UPDATE deliveries SET done_ms = ?, tries = tries + 1 WHERE id = ? AND url = ?",
+                    (self.now_ms(), row["id"], row["url"]),
+                )
+            else:
+                pause = min(FIRST_PAUSE_MS * 2 ** row["tries"], LONGEST_PAUSE_MS)
+                change.execute(
+                    "UPDATE deliveries SET tries = tries + 1, next_ms = ?, problem = ? "
+                    "WHERE id = ? AND url = ?",
+                    (self.now_ms() + pause, problem, row["id"], row["url"]),
+                )
+        return not problem
+
+    def _send(self, row: sqlite3.Row, client: httpx2.Client) -> str:
+        """What went wrong; nothing when the listener took it."""
+        if row["url"] not in self.webhooks.urls:
+            return "this webhook is not configured any more"
+        body = str(row["body"])
+        headers = {
+            "Content-Type": "application/json",
+            "X-Tipbench-Event": row["id"],
+            "X-Tipbench-Time": str(row["at_ms"]),
+            "X-Tipbench-Signature": sign(
+                body, event_id=row["id"], at_ms=row["at_ms"], secret=self.webhooks.secret
+            ),
+        }
+        try:
+            answer = client.post(row["url"], content=body.encode(), headers=headers)
+        except httpx2.HTTPError as error:
+            return f"{type(error).__name__}: {error}"[:500]
+        return "" if answer.is_success else f"it answered {answer.status_code}"
+
+
+def sign(body: str, *, event_id: str, at_ms: int, secret: str) -> str:
+    """HMAC-SHA256 over event id, time and body: an old message sent again is seen by both."""
+    signed = f"{event_id}.{at_ms}.{body}".encode()
+    return "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
+def parse_urls(text: str) -> Sequence[str]:
+    """The addresses of a comma-separated list."""
+    return tuple(dict.fromkeys(url.strip() for url in text.split(",") if url.strip()))

@@ -1,0 +1,273 @@
+"""Automatic judges: a model behind one small protocol, whatever serves it."""
+
+import importlib
+import importlib.util
+import os
+import time
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from tipbench.engines.protocol import Engine, FormModel, Schema
+from tipbench.errors import EngineUnavailable, GenerationFailed, ModelRefused, TipbenchError
+from tipbench.records import Model, Sampling, content_hash
+
+SEED = 0
+MAX_TOKENS = 256
+OVERHEAD_TOKENS = 1_000
+"""What a server may add to a question: its template, the form."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """US dollars per token."""
+
+    prompt: float
+    output: float
+
+    def worst(self, question: str) -> float:
+        """The most that asking this can cost: no token is shorter than a byte."""
+        return self.prompt * (len(question.encode()) + OVERHEAD_TOKENS) + self.output * MAX_TOKENS
+
+    def of(self, *, prompt_tokens: int, output_tokens: int) -> float:
+        """What so many tokens cost."""
+        return self.prompt * prompt_tokens + self.output * output_tokens
+
+
+FREE = Price(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A judge's reply as it came, with what it took; `usd` is None where only the price list can tell."""
+
+    text: str
+    prompt_tokens: int
+    output_tokens: int
+    seconds: float
+    usd: float | None = None
+    cut_off: bool = False
+
+
+class Grader(Protocol):
+    """A judge that is ready. One call is one request: nothing is tried again behind our back."""
+
+    def grade(self, question: str, *, schema: Schema) -> Graded:
+        """The reply to one question.
+
+        Raises:
+            GradingFailed: this reply failed; the judge is still there.
+            EngineUnavailable: nothing more can be asked now.
+        """
+        ...
+
+
+class GradingFailed(TipbenchError):
+    """One reply failed."""
+
+
+@dataclass(frozen=True)
+class JudgeModel:
+    """A judge by name, and how to have it at hand. `price` is None when nobody knows it.
+
+    `patient` of a server elsewhere: what it refuses now it may take in a moment.
+    """
+
+    name: str
+    digest: str
+    pinned: bool
+    price: Price | None
+    patient: bool
+    open: Callable[[], AbstractContextManager[Grader]]
+
+
+def judge_on_engine(model: Model, engine: Engine, *, price: Price | None) -> JudgeModel:
+    """A model of one of our engines, under the same rules as when it generates."""
+
+    @contextmanager
+    def load() -> Generator[Grader]:
+        with engine.load(model) as loaded:
+            if not isinstance(loaded, FormModel):
+                raise ModelRefused(f"the engine {model.engine!r} cannot hold a model to a form")
+            yield _EngineGrader(loaded)
+
+    name = model.name if model.engine == "openai" else f"{model.engine}:{model.name}"
+    return JudgeModel(
+        name=name,
+        digest=model.digest,
+        pinned=model.pinned,
+        price=price or (FREE if model.local or model.pinned else None),
+        patient=model.engine == "openai",
+        open=load,
+    )
+
+
+class _EngineGrader:
+    def __init__(self, loaded: FormModel) -> None:
+        self._loaded = loaded
+
+    def grade(self, question: str, *, schema: Schema) -> Graded:
+        try:
+            reply = self._loaded.generate_json(
+                question,
+                schema=schema,
+                sampling=Sampling(temperature=0.0, top_p=1.0, max_tokens=MAX_TOKENS),
+                seed=SEED,
+            )
+        except GenerationFailed as error:
+            raise GradingFailed(error.message, hint=error.hint) from error
+        return Graded(
+            reply.text,
+            reply.prompt_tokens,
+            reply.output_tokens,
+            reply.seconds,
+            cut_off=reply.finish == "length",
+        )
+
+
+def check_price(judge: JudgeModel, budget_usd: float | None) -> None:
+    """A budget needs a price.
+
+    Raises:
+        ModelRefused: nobody knows what this judge costs.
+    """
+    if budget_usd is not None and judge.price is None:
+        raise ModelRefused(
+            f"what {judge.name!r} costs is not known, so no budget can be kept",
+            hint="Set judge_price_prompt and judge_price_output, in US dollars per 1,000 tokens.",
+        )
+
+
+# Judges behind LiteLLM (extra `judge`): Claude Haiku and the rest. Imported when it is needed: it is big.
+
+
+TIMEOUT_SECONDS = 60.0
+BEFORE_IMPORT = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION"}
+"""Otherwise its import goes to the network, and reads a `.env` of the current folder."""
+NEEDED = "response_format"
+PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+
+
+class Library(Protocol):
+    """LiteLLM, as far as we use it."""
+
+    suppress_debug_info: bool
+    completion: Callable[..., Any]
+    get_model_info: Callable[..., Any]
+    get_supported_openai_params: Callable[..., list[str] | None]
+
+
+def judge_behind_litellm(name: str, *, price: Price | None) -> JudgeModel:
+    """The judge that LiteLLM knows by `provider/name`. Its meaning may change: it is not pinned.
+
+    Raises:
+        EngineUnavailable: LiteLLM is not installed.
+        ModelRefused: LiteLLM does not know it, or it takes no schema.
+    """
+    provider, _, model = name.partition("/")
+    if not model:
+        raise ModelRefused(f"{name!r} names no provider", hint="Write litellm:anthropic/NAME, for example.")
+    if provider.startswith("ollama"):
+        # Its weights would come into this machine's memory beside those of our engines.
+        raise ModelRefused(f"{name!r} would bypass the engine lock", hint=f"Use --judge-model {model}")
+    library = _import_litellm()
+    try:
+        supported = library.get_supported_openai_params(model=name)
+    except Exception as error:
+        raise ModelRefused(f"LiteLLM does not know {name!r}: {_first_line(error)}") from error
+    if not supported or NEEDED not in supported:
+        raise ModelRefused(f"LiteLLM does not know {name!r}, or that model cannot be held to a schema")
+    listed = price or _listed_price(library, name)
+
+    @contextmanager
+    def open_it() -> Generator[Grader]:
+        yield _LiteLlmGrader(library, name, supported=supported, price_is_set=price is not None)
+
+    return JudgeModel(
+        name=f"litellm:{name}",
+        digest=content_hash({"litellm": name}),
+        pinned=False,
+        price=listed,
+        patient=True,
+        open=open_it,
+    )
+
+
+class _LiteLlmGrader:
+    def __init__(self, library: Library, name: str, *, supported: list[str], price_is_set: bool) -> None:
+        self._library = library
+        self._name = name
+        self._options = {k: v for k, v in (("temperature", 0.0), ("seed", SEED)) if k in supported}
+        self._price_is_set = price_is_set
+
+    def grade(self, question: str, *, schema: Schema) -> Graded:
+        form = {"name": "answer", "strict": True, "schema": dict(schema)}
+        started = time.perf_counter()
+        try:
+            reply = self._library.completion(
+                model=self._name,
+                messages=[{"role": "user", "content": question}],
+                response_format={"type": "json_schema", "json_schema": form},
+                max_tokens=MAX_TOKENS,
+                timeout=TIMEOUT_SECONDS,
+                # Retries would be calls that nobody counts.
+                num_retries=0,
+                max_retries=0,
+                **self._options,
+            )
+        except Exception as error:
+            raise _translate(error, self._name) from error
+        choice, usage = reply.choices[0], reply.usage
+        cost = None if self._price_is_set else reply._hidden_params.get("response_cost")
+        return Graded(
+            text=choice.message.content or "",
+            prompt_tokens=usage.prompt_tokens,
+            output_tokens=usage.completion_tokens,
+            seconds=time.perf_counter() - started,
+            usd=cost,
+            cut_off=choice.finish_reason == "length",
+        )
+
+
+def _import_litellm() -> Library:
+    if importlib.util.find_spec("litellm") is None:
+        raise EngineUnavailable(
+            "LiteLLM is not installed", hint="Install it with: pip install 'tipbench[judge]'"
+        )
+    for name, value in BEFORE_IMPORT.items():
+        os.environ[name] = value
+    library = cast(Library, importlib.import_module("litellm"))
+    library.suppress_debug_info = True
+    return library
+
+
+def _listed_price(library: Library, name: str) -> Price | None:
+    try:
+        listed = library.get_model_info(model=name)
+    except Exception:  # noqa: BLE001 - a bare Exception is how it says that it has no price
+        return None
+    prompt, output = listed.get("input_cost_per_token"), listed.get("output_cost_per_token")
+    return Price(float(prompt), float(output)) if None not in (prompt, output) else None
+
+
+def _translate(error: Exception, name: str) -> Exception:
+    """Their error in our words; what is no answer of a server is a bug and stays what it is."""
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int):
+        return error
+    if status in {401, 403}:
+        # Never the server's own words here: some repeat parts of the key.
+        return EngineUnavailable(
+            f"{name!r}: the provider does not let us in ({status})",
+            hint="LiteLLM takes the key from the provider's own variable, such as ANTHROPIC_API_KEY.",
+        )
+    if status in {400, 413, 422}:
+        return GradingFailed(f"{name!r}: {_first_line(error)}")
+    hint = "Run the same command again: what is judged is kept." if status in PASSING else ""
+    return EngineUnavailable(f"{name!r}: {_first_line(error)}", hint=hint)
+
+
+def _first_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:299] + "…"

@@ -1,0 +1,528 @@
+"""An automatic judge at work: the anchors first, then, if they show that it can judge, every candidate."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from tipbench.bench.bench import Backlog
+from tipbench.bench.cells import StoredCell, read_cells
+from tipbench.bench.evidence import check_contents
+from tipbench.bench.flags import compute_flags
+from tipbench.bench.sittings import (
+    ENOUGH_ANCHORS,
+    LEASE_MS,
+    PROGRESS_TAG,
+    Answer,
+    BlindKey,
+    JudgeGrade,
+    KeyItem,
+    SittingFacts,
+    Spent,
+    StoredSitting,
+    read_progress,
+    sitting_write,
+)
+from tipbench.errors import BudgetSpent, CannotHoldFormat, EngineUnavailable, UsageError
+from tipbench.files import hold_lock
+from tipbench.inert import make_inert
+from tipbench.judging.auto.graders import FREE, Graded, Grader, GradingFailed, JudgeModel, check_price
+from tipbench.judging.auto.ledger import Entry, Ledger
+from tipbench.judging.auto.prompt import answer_schema, make_nonce, make_question, read_scores
+from tipbench.judging.blind import make_id, mask_names
+from tipbench.judging.closing import (
+    Registrar,
+    close_all,
+    grade_judge,
+    read_answers,
+    refresh_views,
+    store_submission,
+)
+from tipbench.judging.draw import Member, draw_blocks
+from tipbench.judging.handout import make_desk, seed_source
+from tipbench.judging.service import Judging, find_sitting
+from tipbench.judging.sheet import Desk, text_hash
+from tipbench.records import Pack, Scenario, content_hash
+from tipbench.tracking.write import blank_write
+
+# What an automatic judge is handed: anchors, all as a rule, then what it did not judge yet, blind.
+
+
+AUTO_KIND = "haiku"
+BLOCK = 0
+"""An automatic judge sees every candidate, one by one: there is one block."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A part of what a judge would be handed: a first impression of it."""
+
+    anchors: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class AutoItem:
+    """One text as the judge gets to see it, with the flags that code set."""
+
+    scenario: Scenario
+    text: str
+    flags: Mapping[str, bool]
+
+
+class AutoItems:
+    """Reads what the items of a key stand for, one at a time."""
+
+    def __init__(self, backlog: Backlog, pack: Pack) -> None:
+        self._desk: Desk = make_desk(backlog)
+        self._pack = pack
+        self._anchors = {anchor.id: anchor for anchor in pack.anchors}
+        self._scenarios = {scenario.id: scenario for scenario in pack.scenarios}
+        self._cells = {cell.run.run_id: cell for cell in read_cells(backlog.runs)}
+
+    def read(self, item: KeyItem) -> AutoItem | None:
+        """The item; None when its cell was deleted since."""
+        if item.anchor:
+            anchor = self._anchors[item.anchor]
+            flags = compute_flags(anchor.text, self._pack.rubric)
+            return AutoItem(self._scenarios[anchor.scenario], self._mask(anchor.text), flags)
+        cell = self._cells.get(item.cell)
+        return None if cell is None else self._read_candidate(cell, item.slot)
+
+    def _read_candidate(self, cell: StoredCell, slot: int) -> AutoItem:
+        candidate = self._desk.candidate_of(Member(cell, slot))
+        scenario = self._desk.scenarios[cell.facts.scenario_hash]
+        return AutoItem(scenario, self._mask(candidate.text), candidate.flags)
+
+    def _mask(self, text: str) -> str:
+        return make_inert(mask_names(text, self._desk.models))
+
+
+def sittings_of(judge: JudgeModel, backlog: Backlog) -> list[StoredSitting]:
+    """What this judge, the same model under the same name, sat before under the rubric of today."""
+    rubric_hash = backlog.evidence.cells[-1].facts.rubric_hash
+    return [
+        sitting
+        for sitting in backlog.evidence.sittings
+        if sitting.facts.tier == "auto"
+        and (sitting.facts.judge_model, sitting.facts.judge_digest) == (judge.name, judge.digest)
+        and sitting.facts.rubric_hash == rubric_hash
+    ]
+
+
+def draw_key(
+    judge: JudgeModel, backlog: Backlog, pack: Pack, *, rng: Random, sample: Sample | None = None
+) -> BlindKey | None:
+    """A key over the anchors and, after them in random order, what waits for this judge; None if nothing."""
+    waiting = _draw_waiting(judge, backlog, rng, limit=sample.blocks if sample else None)
+    if not waiting:
+        return None
+    rng.shuffle(waiting)
+    known = len(pack.anchors)
+    anchors = rng.sample(pack.anchors, min(sample.anchors, known) if sample else known)
+    ids: dict[str, None] = {}
+    while len(ids) < len(anchors) + len(waiting):
+        ids[make_id(rng)] = None
+    names = iter(ids)
+    return BlindKey(
+        items=(
+            *(KeyItem(id=next(names), text_hash=text_hash(a.text), anchor=a.id) for a in anchors),
+            *(
+                KeyItem(id=next(names), text_hash="", block=BLOCK, cell=m.cell.run.run_id, slot=m.slot)
+                for m in waiting
+            ),
+        )
+    )
+
+
+def make_facts(
+    judge: JudgeModel, key: BlindKey, cell: StoredCell, *, order_seed: int, now_ms: int
+) -> SittingFacts:
+    """Who judges what, and how it was drawn."""
+    return SittingFacts(
+        token=make_id(Random(order_seed), length=12),
+        tier="auto",
+        judge_kind=AUTO_KIND,
+        rubric=cell.facts.rubric,
+        rubric_hash=cell.facts.rubric_hash,
+        pack_hash=cell.facts.pack_hash,
+        drawn="all",
+        order_seed=order_seed,
+        expires_ms=now_ms + LEASE_MS,
+        items=len(key.items),
+        anchors=sum(bool(item.anchor) for item in key.items),
+        blocks=1,
+        judge_model=judge.name,
+        judge_digest=judge.digest,
+        judge_pinned=judge.pinned,
+    )
+
+
+def _draw_waiting(judge: JudgeModel, backlog: Backlog, rng: Random, *, limit: int | None) -> list[Member]:
+    tokens = {sitting.facts.token for sitting in sittings_of(judge, backlog) if sitting.closed is not None}
+    cells = backlog.evidence.cells
+    taken = {cell.run.run_id: _judged_slots(cell, tokens) for cell in cells}
+    return [item for block in draw_blocks(cells, taken=taken, limit=limit, rng=rng) for item in block.items]
+
+
+def _judged_slots(cell: StoredCell, tokens: set[str]) -> set[int]:
+    return {
+        verdict.slot
+        for (token, _), verdicts in cell.submissions.items()
+        if token in tokens
+        for verdict in verdicts
+    }
+
+
+# An automatic judge's sitting in the store: opened or taken up, answers put in by and by, closed.
+
+
+@dataclass(frozen=True)
+class AutoSitting:
+    """A sitting as it was when the judge sat down."""
+
+    sitting: StoredSitting
+    key: BlindKey
+    pack: Pack
+    items: AutoItems
+    answers: Mapping[str, Answer]
+
+    @property
+    def token(self) -> str:
+        """Its name."""
+        return self.sitting.facts.token
+
+
+@dataclass(frozen=True)
+class AutoDesk:
+    """Sittings of automatic judges in one experiment."""
+
+    judging: Judging
+    experiment: str
+
+    def sit_down(self, judge: JudgeModel, *, sample: Sample | None = None) -> AutoSitting | None:
+        """This judge's open sitting, else a new one, over a sample if wanted; None when nothing waits for it.
+
+        Raises:
+            UsageError: judging of the experiment was closed.
+            MixedContents: one name stands for several contents: judging would mix them.
+        """
+        with self.judging.locked(self.experiment) as registrar:
+            backlog = self.judging.read_tidy(registrar)
+            backlog.check_open(self.experiment)
+            check_contents(backlog.evidence.cells, experiment=self.experiment)
+            if not backlog.evidence.cells:
+                return None
+            mine = [s for s in sittings_of(judge, backlog) if s.is_open(backlog.now_ms)]
+            if not mine:
+                token = _hand_out(judge, backlog, registrar, sample)
+                if token is None:
+                    return None
+                backlog = self.judging.read(registrar)
+                mine = [find_sitting(token, backlog, registrar)]
+            sitting = mine[0]
+            pack = backlog.pack_of(sitting.facts.pack_hash)
+            return AutoSitting(
+                sitting=sitting,
+                key=backlog.key_of(sitting),
+                pack=pack,
+                items=AutoItems(backlog, pack),
+                answers=read_answers(sitting, sitting.submissions, registrar),
+            )
+
+    def store(self, token: str, answers: Mapping[str, Answer], *, ledger: str, spent: Spent) -> None:
+        """Stores answers and what they took; what others stored meanwhile stays.
+
+        Raises:
+            UsageError: somebody closed the sitting meanwhile.
+        """
+        with self.judging.locked(self.experiment) as registrar:
+            self.judging.tracking.deliver_left_over()
+            backlog = self.judging.read(registrar)
+            sitting = find_sitting(token, backlog, registrar)
+            if not sitting.is_open(backlog.now_ms):
+                raise UsageError(
+                    f"sitting {token} was closed meanwhile: nothing more is taken",
+                    hint="Run the same command again: what is not judged goes into a new one.",
+                )
+            previous = read_answers(sitting, sitting.submissions, registrar)
+            merged = {**previous, **answers}
+            if merged != previous:
+                store_submission(
+                    sitting,
+                    answers=merged,
+                    previous=previous,
+                    key=backlog.key_of(sitting),
+                    cells={cell.run.run_id: cell for cell in read_cells(backlog.runs)},
+                    registrar=registrar,
+                )
+            self._store_progress(sitting, registrar, ledger=ledger, spent=spent)
+
+    def _store_progress(
+        self, sitting: StoredSitting, registrar: Registrar, *, ledger: str, spent: Spent
+    ) -> None:
+        progress = read_progress(sitting).with_ledger(ledger, spent)
+        blank = blank_write(registrar.experiment, registrar.stamps)
+        registrar.tracking.deliver(
+            blank.model_copy(
+                update={
+                    "run_id": sitting.run.run_id,
+                    "tags": {PROGRESS_TAG: progress.model_dump_json()},
+                    "metrics": progress.total.metrics,
+                }
+            )
+        )
+
+    def close(self, token: str) -> StoredSitting:
+        """Closes the sitting, brings the views up to date, and gives it as it is now."""
+        with self.judging.locked(self.experiment) as registrar:
+            backlog = self.judging.read(registrar)
+            close_all([find_sitting(token, backlog, registrar)], backlog, registrar)
+            backlog = self.judging.read(registrar)
+            refresh_views(backlog, registrar)
+            return find_sitting(token, backlog, registrar)
+
+
+def _hand_out(judge: JudgeModel, backlog: Backlog, registrar: Registrar, sample: Sample | None) -> str | None:
+    """Makes a new sitting over what waits for this judge; its token, or None when nothing does."""
+    cell = backlog.evidence.cells[-1]
+    seed = seed_source(registrar.stamps)()
+    key = draw_key(judge, backlog, backlog.pack_of(cell.facts.pack_hash), rng=Random(seed), sample=sample)
+    if key is None:
+        return None
+    blank = blank_write(registrar.experiment, registrar.stamps)
+    facts = make_facts(judge, key, cell, order_seed=seed, now_ms=blank.start_time)
+    write = sitting_write(facts, key, judged_by=judge.name, write=blank)
+    params = {"judged_by": judge.name, "judge_digest": judge.digest}
+    tags = write.tags | {"judge_kind": facts.judge_kind}
+    registrar.tracking.deliver(write.model_copy(update={"params": params, "tags": tags}))
+    return facts.token
+
+
+BATCH_ITEMS = 5
+BATCH_SECONDS = 10.0
+BATCH_SHARE = 0.05
+"""Answers go to MLflow in batches that grow with the sitting: each one repeats all that was said before."""
+FIRST_ANCHORS = 10
+"""After so many anchors it is clear whether a judge holds the format."""
+MAX_TRIES = 2
+PAUSES_SECONDS = (2.0, 5.0, 15.0)
+
+
+@dataclass(frozen=True)
+class AutoOrder:
+    """Who judges, for how much money at most, whether also when it is no good, and whether only a sample."""
+
+    judge: JudgeModel
+    budget_usd: float | None = None
+    anyway: bool = False
+    sample: Sample | None = None
+
+
+@dataclass(frozen=True)
+class AutoOutcome:
+    """What became of the sitting. Candidates are counted without the anchors."""
+
+    sitting: str
+    state: str
+    grade: JudgeGrade
+    judged: int
+    candidates: int
+    failures: dict[str, str]
+    spent: Spent
+
+
+@dataclass(frozen=True)
+class AutoJudging:
+    """The auto tier of one server. `report` hears how many of how many items are done."""
+
+    judging: Judging
+    ledgers: Path
+    report: Callable[[int, int], None]
+    sleep: Callable[[float], None] = time.sleep
+
+    def run(self, order: AutoOrder, *, experiment: str) -> AutoOutcome | None:
+        """Judges what waits for this judge, or goes on where it was stopped; None when nothing waits.
+
+        Raises:
+            CannotHoldFormat: too many replies to the anchors do not fit.
+            BudgetSpent: the next call might cost more than is left.
+            EngineUnavailable: the judge is gone.
+        """
+        check_price(order.judge, order.budget_usd)
+        desk = AutoDesk(self.judging, experiment)
+        uid = self.judging.registrar(experiment).experiment.uid
+        place = content_hash([uid, order.judge.name, order.judge.digest])
+        with hold_lock(self.judging.locks / f"auto-{place}.lock"):
+            sitting = desk.sit_down(order.judge, sample=order.sample)
+            if sitting is None:
+                return None
+            path = self.ledgers / f"{uid}-{sitting.token}.jsonl"
+            with Ledger(path, new_id=self.judging.stamps.new_id) as ledger, ExitStack() as stack:
+                work = _Work(self, order, desk, sitting, ledger, stack)
+                return work.do()
+
+
+@dataclass
+class _Work:
+    """One process's part of a sitting."""
+
+    auto: AutoJudging
+    order: AutoOrder
+    desk: AutoDesk
+    sitting: AutoSitting
+    ledger: Ledger
+    stack: ExitStack
+    answers: dict[str, Answer] = field(default_factory=dict[str, Answer])
+    unstored: int = 0
+    stored_ms: int = 0
+    grader: Grader | None = None
+
+    def do(self) -> AutoOutcome:
+        self._take_up()
+        anchors = [item for item in self.sitting.key.items if item.anchor]
+        candidates = [item for item in self.sitting.key.items if item.cell]
+        try:
+            self._ask_all(anchors)
+            grade = grade_judge(self.sitting.key, self.answers, self.sitting.pack)
+            if grade.holds_format and (grade.informative or self.order.anyway):
+                self._ask_all(candidates)
+        finally:
+            # Also when we were stopped: nothing that was paid for is asked again.
+            self._store()
+        closed = self.desk.close(self.sitting.token)
+        self.ledger.remove()
+        if not grade.holds_format:
+            raise self._cannot_hold_format()
+        return AutoOutcome(
+            sitting=self.sitting.token,
+            state=closed.state,
+            grade=grade,
+            judged=sum(item.id in self.answers for item in candidates),
+            candidates=len(candidates),
+            failures={
+                item: said[-1] for item, said in self.ledger.failures.items() if item not in self.answers
+            },
+            spent=self._spent(),
+        )
+
+    def _take_up(self) -> None:
+        """What MLflow holds, and what only the ledger knows."""
+        self.answers.update(self.sitting.answers)
+        self.stored_ms = self.auto.judging.stamps.now_ms()
+        for item in self.sitting.key.items:
+            scores = self.ledger.scores.get(item.id)
+            if scores is not None and item.id not in self.answers:
+                found = self.sitting.items.read(item)
+                if found is not None:
+                    self._keep(item, found, scores)
+
+    def _ask_all(self, items: Sequence[KeyItem]) -> None:
+        for place, item in enumerate(items, start=1):
+            if item.id not in self.answers and (found := self.sitting.items.read(item)) is not None:
+                self._ask(item, found)
+                if self.unstored >= max(BATCH_ITEMS, BATCH_SHARE * len(self.answers)) or self._is_time():
+                    self._store()
+            self.auto.report(len(self.answers), len(self.sitting.key.items))
+            if (
+                item.anchor
+                and place >= FIRST_ANCHORS
+                and self._failed_share(items[:place]) > 1 - ENOUGH_ANCHORS
+            ):
+                return
+
+    def _failed_share(self, items: Sequence[KeyItem]) -> float:
+        return sum(item.id not in self.answers for item in items) / len(items)
+
+    def _ask(self, item: KeyItem, found: AutoItem) -> None:
+        """Asks until there is an answer; a reply that does not fit once more, where that may help."""
+        tries = 1 if self.order.judge.pinned else MAX_TRIES
+        while item.id not in self.answers and len(self.ledger.failures.get(item.id, ())) < tries:
+            scores = self._call(item, found)
+            if scores is not None:
+                self._keep(item, found, scores)
+
+    def _keep(self, item: KeyItem, found: AutoItem, scores: dict[str, int]) -> None:
+        self.answers[item.id] = Answer(scores=scores, flags=dict(found.flags))
+        self.unstored += 1
+
+    def _call(self, item: KeyItem, found: AutoItem) -> dict[str, int] | None:
+        """One request, or several that did not come through; each is reserved before and settled after."""
+        rubric = self.sitting.pack.rubric
+        nonce = make_nonce(self.sitting.sitting.facts.order_seed, item.id, text=found.text)
+        question = make_question(rubric, found.scenario, text=found.text, nonce=nonce)
+        worst = (self.order.judge.price or FREE).worst(question)
+        pauses = list(PAUSES_SECONDS) if self.order.judge.patient else []
+        grader = self._open_grader()
+        while True:
+            self._reserve(item, worst)
+            try:
+                reply = grader.grade(question, schema=answer_schema(rubric))
+            except GradingFailed as error:
+                self.ledger.settle(Entry(kind="failure", item=item.id, usd=worst, message=error.message))
+                return None
+            except EngineUnavailable as error:
+                self.ledger.settle(Entry(kind="lost", item=item.id, usd=worst, message=error.message))
+                if not pauses:
+                    raise
+                self.auto.sleep(pauses.pop(0))
+                continue
+            return self._settle(item, reply)
+
+    def _reserve(self, item: KeyItem, usd: float) -> None:
+        budget, spent = self.order.budget_usd, self._spent().usd
+        if budget is not None and spent + usd > budget:
+            raise BudgetSpent(
+                f"the budget of {budget:g} USD does not last: {spent:.4f} are spent, "
+                f"and the next call may cost {usd:.4f}",
+                hint="What was judged is kept. Run the same command with a higher --budget to go on.",
+            )
+        self.ledger.reserve(item.id, usd)
+
+    def _settle(self, item: KeyItem, reply: Graded) -> dict[str, int] | None:
+        price = self.order.judge.price or FREE
+        usd = reply.usd
+        if usd is None:
+            usd = price.of(prompt_tokens=reply.prompt_tokens, output_tokens=reply.output_tokens)
+        scores = "cut off" if reply.cut_off else read_scores(reply.text, self.sitting.pack.rubric)
+        failed = isinstance(scores, str)
+        self.ledger.settle(
+            Entry(
+                kind="failure" if failed else "scores",
+                item=item.id,
+                usd=usd,
+                prompt_tokens=reply.prompt_tokens,
+                output_tokens=reply.output_tokens,
+                seconds=reply.seconds,
+                scores=None if isinstance(scores, str) else scores,
+                message=scores if isinstance(scores, str) else "",
+            )
+        )
+        return None if isinstance(scores, str) else scores
+
+    def _open_grader(self) -> Grader:
+        """Loaded when it is needed: what was judged completely before a crash is only closed."""
+        if self.grader is None:
+            self.grader = self.stack.enter_context(self.order.judge.open())
+        return self.grader
+
+    def _spent(self) -> Spent:
+        return read_progress(self.sitting.sitting).with_ledger(self.ledger.id, self.ledger.spent).total
+
+    def _is_time(self) -> bool:
+        return self.auto.judging.stamps.now_ms() - self.stored_ms >= BATCH_SECONDS * 1000
+
+    def _store(self) -> None:
+        self.desk.store(self.sitting.token, self.answers, ledger=self.ledger.id, spent=self.ledger.spent)
+        self.unstored = 0
+        self.stored_ms = self.auto.judging.stamps.now_ms()
+
+    def _cannot_hold_format(self) -> CannotHoldFormat:
+        said = "".join(f"\n  {messages[-1]}" for messages in list(self.ledger.failures.values())[:3])
+        return CannotHoldFormat(
+            f"{self.order.judge.name!r} cannot hold the format: "
+            f"{len(self.ledger.failures)} replies to the anchors do not fit{said}",
+            hint="Nothing was guessed and no candidate was judged. Use another judge model.",
+        )

@@ -1,0 +1,94 @@
+"""The report as a Markdown page, for an issue or a wiki. Texts from outside stand as code: nothing acts."""
+
+from collections.abc import Iterable, Sequence
+
+from tipbench.inert import make_inert_line, text_for_markdown
+from tipbench.ranking.records import Report
+from tipbench.show.numbers import (
+    conclude,
+    number_sittings,
+    show_chance,
+    show_interval,
+    show_number,
+    show_place,
+    show_ranks,
+    show_sittings,
+)
+
+
+def format_markdown(report: Report) -> str:
+    """The conclusion, the standings, what they rest on, and the remarks."""
+    parts = [
+        f"# {_code(report.experiment)}",
+        f"**{_code(conclude(report))}**",
+        f"Judged {report.judged} of {report.candidates} candidates"
+        f"{', judging closed' if report.judging_closed else ''}; rubric {_code(report.rubric)}, "
+        f"{report.lowest:g} to {report.highest:g}; {report.scenarios} complete scenarios.",
+        _code(report.tiers.said),
+    ]
+    if report.ranked:
+        parts += ["## Standings", _standings(report)]
+    parts += ["## What they rest on", _verdicts(report)]
+    if report.sittings:
+        parts += ["## Sittings", _sittings(report)]
+    if report.remarks:
+        parts += ["## Remarks", "\n".join(f"- {_code(remark)}" for remark in report.remarks)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _standings(report: Report) -> str:
+    return _table(
+        ("place", report.by, "composite", "to the best [95 %]", "ranks", "P(best)"),
+        (
+            (
+                show_place(line, report),
+                _code(line.name),
+                show_number(line.composite, ".2f"),
+                f"`{show_interval(line)}`",
+                show_ranks(line),
+                show_chance(line.p_best),
+            )
+            for line in report.ranked
+        ),
+    )
+
+
+def _verdicts(report: Report) -> str:
+    numbers = number_sittings(report)
+    return _table(
+        (report.by, "tier", "lazy", "failed", "auto", "auto mean", "sittings", "seconds", "tokens"),
+        (
+            (
+                _code(line.name),
+                line.tier,
+                str(line.verdicts),
+                str(line.failures_drawn),
+                str(line.auto_verdicts),
+                show_number(line.auto_composite, ".2f"),
+                show_sittings(line.sittings, numbers),
+                show_number(line.latency_seconds, ".2f"),
+                show_number(line.output_tokens, ".0f"),
+            )
+            for line in report.standings
+        ),
+    )
+
+
+def _sittings(report: Report) -> str:
+    return _table(
+        ("number", "sitting", "tier", "judge", "verdicts"),
+        (
+            (str(each.number), _code(each.sitting), each.tier, _code(each.judged_by), str(each.verdicts))
+            for each in report.sittings
+        ),
+    )
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _code(text: str) -> str:
+    """One line of code; `make_inert_line` keeps a name from filling a page."""
+    return text_for_markdown(make_inert_line(text, limit=500))

@@ -1,0 +1,202 @@
+"""The report in the terminal and as CSV. JSON is the record itself."""
+
+import csv
+import io
+from collections.abc import Sequence
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tipbench.inert import cell_for_csv, make_inert_line
+from tipbench.ranking.records import Report, Standing
+from tipbench.show.numbers import (
+    conclude,
+    number_sittings,
+    show_chance,
+    show_interval,
+    show_number,
+    show_place,
+    show_ranks,
+    show_share,
+    show_sittings,
+)
+
+SITTINGS_SHOWN = 12
+NAME_WIDTH = 16
+"""Characters that names have at least; longer ones are folded."""
+GAP = 2
+_Column = tuple[str, Sequence[str]]
+"""A heading and what stands under it; one without a heading stands before the names."""
+
+
+def print_report(report: Report, console: Console) -> None:
+    """The leaderboard for people: n and interval on every line, a winner only if there is one."""
+    console.print(
+        f"[bold]{_line(report.experiment)}[/bold]  judged {report.judged} of {report.candidates} candidates"
+        f"{', judging closed' if report.judging_closed else ''}, rubric {_line(report.rubric)} "
+        f"({report.lowest:g} to {report.highest:g})"
+    )
+    console.print(report.tiers.said, markup=False)
+    width = console.width
+    shown = [*_standings_tables(report, width), *_parts_tables(report, width)] if report.ranked else []
+    if report.sittings:
+        shown += _verdicts_tables(report, width)
+    shown += _before_verdicts_tables(report, width)
+    for table in shown:
+        console.print(table)
+    if report.sittings:
+        console.print(_sittings_line(report), markup=False, style="dim")
+    for remark in report.remarks:
+        console.print(f"· {remark}", markup=False, style="dim")
+    console.print(make_inert_line(conclude(report), limit=500), markup=False, style="bold")
+
+
+def format_csv(report: Report) -> str:
+    """The standings as CSV; text that a spreadsheet would take for a formula is made inert."""
+    out = io.StringIO()
+    parts = list(dict.fromkeys(part for standing in report.standings for part in standing.parts))
+    flags = list(dict.fromkeys(flag for standing in report.standings for flag in standing.computed))
+    writer = csv.writer(out, lineterminator="\n")
+    first = (report.by, "place", "tied_for_first", "verdicts", "failures_drawn", "composite")
+    pair_of = ("compared_with", "difference", "low", "high")
+    computed = (f"computed_{flag}" for flag in flags)
+    last = ("diversity", "latency_seconds", "tokens_per_second", "pinned")
+    tiers = ("tier", "auto_verdicts", "auto_composite", "rank_best", "rank_worst", "p_best", "sittings")
+    tokens = ("prompt_tokens", "output_tokens")
+    names = (*first, *pair_of, *parts, "cells", "candidates", "answered", *computed, *last, *tiers, *tokens)
+    writer.writerow(map(cell_for_csv, names))
+    for line in report.standings:
+        writer.writerow(_csv_row(line, parts=parts, flags=flags))
+    return out.getvalue()
+
+
+def _csv_row(line: Standing, *, parts: Sequence[str], flags: Sequence[str]) -> list[object]:
+    against = line.against_best
+    pair = ["", "", "", ""]
+    if against is not None:
+        numbers = (against.difference, against.low, against.high)
+        pair = [cell_for_csv(against.to), *(_decimals(number) for number in numbers)]
+    place = "" if line.place is None else line.place
+    return [
+        *(cell_for_csv(line.name), place, line.tied_for_first, line.verdicts, line.failures_drawn),
+        *(_decimals(line.composite), *pair, *(_decimals(line.parts.get(part)) for part in parts)),
+        *(line.cells, line.candidates, line.answered),
+        *(_decimals(line.computed.get(flag)) for flag in flags),
+        *map(_decimals, (line.diversity, line.latency_seconds, line.tokens_per_second)),
+        *(line.pinned, line.tier, line.auto_verdicts, _decimals(line.auto_composite)),
+        *("" if rank is None else rank for rank in (line.rank_best, line.rank_worst)),
+        *(_decimals(line.p_best), cell_for_csv(" ".join(line.sittings))),
+        *map(_decimals, (line.prompt_tokens, line.output_tokens)),
+    ]
+
+
+def _standings_tables(report: Report, width: int) -> list[Table]:
+    title = "Standings (the first line against the second, all others against the first)"
+    places = [show_place(line, report) for line in report.ranked]
+    columns = (
+        ("", [place.upper() if place == "winner" else place for place in places]),
+        ("composite", [show_number(line.composite, ".2f") for line in report.ranked]),
+        ("to the best [95 %]", [show_interval(line) for line in report.ranked]),
+        ("ranks", [show_ranks(line) for line in report.ranked]),
+        ("P(best)", [show_chance(line.p_best) for line in report.ranked]),
+    )
+    return _make_tables(report.by, report.ranked, title=title, columns=columns, width=width)
+
+
+def _verdicts_tables(report: Report, width: int) -> list[Table]:
+    """Which tier each line rests on, how many verdicts, which sittings."""
+    title, numbers, lines = "What they rest on", number_sittings(report), report.standings
+    columns = (
+        ("tier", [line.tier for line in lines]),
+        ("lazy", [str(line.verdicts) for line in lines]),
+        ("failed", [str(line.failures_drawn) for line in lines]),
+        ("auto", [str(line.auto_verdicts) for line in lines]),
+        ("auto mean", [show_number(line.auto_composite, ".2f") for line in lines]),
+        ("sittings", [show_sittings(line.sittings, numbers) for line in lines]),
+    )
+    return _make_tables(report.by, lines, title=title, columns=columns, width=width)
+
+
+def _sittings_line(report: Report) -> str:
+    shown = [
+        f"{each.number} {each.sitting} ({each.tier}, {make_inert_line(each.judged_by, limit=40)}, "
+        f"{each.verdicts} verdicts)"
+        for each in report.sittings[:SITTINGS_SHOWN]
+    ]
+    more = len(report.sittings) - len(shown)
+    return "sittings: " + "; ".join([*shown, *([f"{more} more, see tipbench judges"] if more else [])])
+
+
+def _parts_tables(report: Report, width: int) -> list[Table]:
+    parts = list(dict.fromkeys(part for line in report.ranked for part in line.parts))
+    title = "Parts of the composite, mean over judged candidates"
+    columns = [(part, [show_number(line.parts.get(part), ".2f") for line in report.ranked]) for part in parts]
+    return _make_tables(report.by, report.ranked, title=title, columns=columns, width=width)
+
+
+def _before_verdicts_tables(report: Report, width: int) -> list[Table]:
+    lines = report.standings
+    flags = list(dict.fromkeys(flag for line in lines for flag in line.computed))
+    columns = (
+        ("cells", [str(line.cells) for line in lines]),
+        ("answered", [f"{line.answered}/{line.candidates}" for line in lines]),
+        *((flag, [show_share(line.computed.get(flag)) for line in lines]) for flag in flags),
+        ("diversity", [show_number(line.diversity, ".2f") for line in lines]),
+        ("seconds", [show_number(line.latency_seconds, ".2f") for line in lines]),
+        ("tokens", [show_number(line.output_tokens, ".0f") for line in lines]),
+        ("tok/s", [show_number(line.tokens_per_second, ".0f") for line in lines]),
+    )
+    return _make_tables(report.by, lines, title="Before any verdict", columns=columns, width=width)
+
+
+def _make_tables(
+    by: str, lines: Sequence[Standing], *, title: str, columns: Sequence[_Column], width: int
+) -> list[Table]:
+    """A table of these columns; several below each other where the screen is too narrow: nothing is cut."""
+    names = [_marked(line) for line in lines]
+    room = width - NAME_WIDTH - 2 * GAP
+    parts: list[list[_Column]] = [[]]
+    for column in columns:
+        if parts[-1] and sum(map(_width, [*parts[-1], column])) > room:
+            parts.append([])
+        parts[-1].append(column)
+    return [_make_table(by, names, part, title=title if part is parts[0] else "") for part in parts]
+
+
+def _make_table(by: str, names: Sequence[str], columns: Sequence[_Column], *, title: str) -> Table:
+    table = Table(
+        title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+    )
+    first = [column for column in columns if not column[0]]
+    others = [column for column in columns if column[0]]
+    for _ in first:
+        table.add_column("", no_wrap=True)
+    table.add_column(by, overflow="fold", min_width=NAME_WIDTH)
+    for heading, cells in others:
+        number = all(not cell or cell[0] in "+-<>0123456789" for cell in cells)
+        table.add_column(escape(heading), justify="right" if number else "left", no_wrap=True)
+    for at, name in enumerate(names):
+        before, after = ([escape(cells[at]) for _, cells in side] for side in (first, others))
+        table.add_row(*before, name, *after)
+    return table
+
+
+def _width(column: _Column) -> int:
+    heading, cells = column
+    return GAP + max(cell_len(text) for text in (heading, *cells))
+
+
+def _marked(line: Standing) -> str:
+    """The name as shown in a table; a remark below says what the mark means."""
+    return _line(line.name) + ("" if line.pinned else " (unpinned)")
+
+
+def _line(text: str) -> str:
+    return escape(make_inert_line(text))
+
+
+def _decimals(value: float | None) -> str:
+    return show_number(value, ".4f")

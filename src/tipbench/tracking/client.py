@@ -1,0 +1,441 @@
+"""MLflow over plain REST: one client, explicit time-outs, no redirects, credentials for one origin only."""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple, TypeVar
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+import httpx2
+from pydantic import ValidationError
+
+from tipbench.errors import TrackingRefused, TrackingUnavailable, UsageError
+from tipbench.tracking.runs import Answer, ErrorAnswer, Nothing
+
+# What an answer of the server means when it is not what was asked for. Translated here and nowhere else.
+
+
+MAX_MESSAGE = 300
+TRY_AGAIN = frozenset({408, 425, 429})
+COLLISION = re.compile(r"^\([\w.]*(IntegrityError|UniqueViolation)\)", re.MULTILINE)
+"""Two deliveries of the same facts met in the database (a late request, its repetition): MLflow answers the
+second with 400 and the words of its database. Asked again it compares, and accepts or refuses for good."""
+
+
+class AnsweredNo(TrackingRefused):
+    """MLflow's own handler refused this one call; `code` is its word for why."""
+
+    def __init__(self, message: str, *, code: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class ArtifactsNotServed(TrackingRefused):
+    """The server runs without `--serve-artifacts`, although the run's own store would need it."""
+
+
+class NotLetIn(TrackingRefused):
+    """The server lets no call of ours in, or is not MLflow: nothing is wrong with what was sent."""
+
+
+def check_answer(response: httpx2.Response, *, url: str) -> None:
+    """Returns if the server did what was asked.
+
+    Raises:
+        TrackingUnavailable: 5xx, asked to come back later, or met another delivery of the same facts.
+        AnsweredNo: MLflow refused this call.
+        NotLetIn: credentials, Host header, a redirect, or another program on this port.
+    """
+    status = response.status_code
+    if status < 300:
+        return
+    if status < 400:
+        raise _redirected(response, url=url)
+    if status >= 500 or status in TRY_AGAIN:
+        raise _failing(response, url=url)
+    raise _refused(response, url=url)
+
+
+def stranger(url: str, *, saw: str) -> NotLetIn:
+    """The error for a server that does not talk like MLflow."""
+    return NotLetIn(
+        f"what answers at {url} is not MLflow ({saw})",
+        hint="Another program has this port, or the base path is wrong (as in http://host:5000/mlflow). "
+        "Set MLFLOW_TRACKING_URI, or stop the stranger.",
+    )
+
+
+def shorten(message: str) -> str:
+    """The first line of a message, at most 300 characters: what follows can be SQL with the user's texts."""
+    first = message.strip().partition("\n")[0]
+    return first if len(first) <= MAX_MESSAGE else first[: MAX_MESSAGE - 1] + "…"
+
+
+def _failing(response: httpx2.Response, *, url: str) -> TrackingRefused | TrackingUnavailable:
+    status = response.status_code
+    if status == 503 and "--no-serve-artifacts" in response.text[:500]:
+        return ArtifactsNotServed(f"MLflow at {url} does not pass artifacts on (--no-serve-artifacts)")
+    # The message of a 5xx can hold SQL parameters, so the user's texts: only its code is shown.
+    answer = _read_error(response)
+    code = f" {answer.error_code}" if answer else ""
+    return TrackingUnavailable(
+        f"MLflow at {url} answered {status}{code}", hint="Look at the server's own log."
+    )
+
+
+def _refused(response: httpx2.Response, *, url: str) -> TrackingRefused | TrackingUnavailable:
+    status, answer = response.status_code, _read_error(response)
+    if status == 401:
+        return NotLetIn(
+            f"MLflow at {url} wants credentials, or other ones",
+            hint="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.",
+        )
+    if status == 403 and "Invalid Host header" in response.text[:200]:
+        return _wrong_host(response, url=url)
+    if status == 403 and answer is None:
+        return NotLetIn(
+            f"MLflow at {url} does not permit {_call(response, url=url)}",
+            hint="Ask its administrator for permission, or use other credentials.",
+        )
+    if answer is None:
+        return stranger(url, saw=f"{status} to {_call(response, url=url)}")
+    if COLLISION.search(answer.message):
+        return _failing(response, url=url)
+    return AnsweredNo(
+        f"MLflow refused {_call(response, url=url)}: {shorten(answer.message)}", code=answer.error_code
+    )
+
+
+def _read_error(response: httpx2.Response) -> ErrorAnswer | None:
+    try:
+        return ErrorAnswer.model_validate_json(response.content)
+    except ValidationError:
+        return None
+
+
+def _call(response: httpx2.Response, *, url: str) -> str:
+    path = response.request.url.path.removeprefix(urlsplit(url).path)
+    return f"{response.request.method} {path}"
+
+
+def _redirected(response: httpx2.Response, *, url: str) -> NotLetIn:
+    target = urlsplit(response.headers.get("location", ""))
+    place = f"{target.scheme}://{target.hostname}{target.path}" if target.hostname else repr(target.path)
+    return NotLetIn(
+        f"{url} redirects to {place}; redirects are not followed",
+        hint="Set MLFLOW_TRACKING_URI to the address of the MLflow server itself.",
+    )
+
+
+def _wrong_host(response: httpx2.Response, *, url: str) -> NotLetIn:
+    sent = response.request.headers.get("host", "")
+    name = sent if sent.endswith("]") else sent.rpartition(":")[0] or sent
+    port = urlsplit(url).port or (443 if url.startswith("https") else 80)
+    return NotLetIn(
+        f"MLflow at {url} is up but refuses every call made under the name {sent!r} "
+        "(its --allowed-hosts does not list it)",
+        hint="Set mlflow_host (TIPBENCH_MLFLOW_HOST) to a name that it allows, such as localhost:5000; "
+        f"or ask its administrator to add it: --allowed-hosts '{name},{name}:{port},localhost,localhost:*'",
+    )
+
+
+A = TypeVar("A", bound=Answer)
+Body = Mapping[str, object]
+
+API = "/api/2.0/mlflow/"
+TRACES = "/api/3.0/mlflow/traces"
+ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
+RECENT_SECONDS = 5.0
+"""The answer to a request that was sent so long ago still tells the server's clock."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to get in: credentials, and the Host header to send if not the address's own."""
+
+    host: str | None = None
+    username: str | None = None
+    password: str | None = None
+    token: str | None = None
+
+
+@dataclass(frozen=True)
+class TimeLimits:
+    """How long to wait for the server. Searches are slow by nature: 10,000 runs take it half a minute."""
+
+    connect_seconds: float = 5.0
+    call_seconds: float = 30.0
+    search_seconds: float = 600.0
+
+
+class LocalTimes(NamedTuple):
+    """This machine's clocks, in seconds. The steady one may stop while the machine sleeps, the other may be
+    set: a time that passed on either has passed."""
+
+    steady: float
+    wall: float
+
+    @classmethod
+    def read(cls) -> "LocalTimes":
+        """What they say now."""
+        return cls(time.monotonic(), time.time())
+
+    def since(self, earlier: "LocalTimes") -> float:
+        """The seconds that passed, rather too many than too few."""
+        return max(self.steady - earlier.steady, abs(self.wall - earlier.wall))
+
+
+class ServerClock:
+    """The server's clock as its answers tell it: for `touched`, and for where the next read begins.
+
+    Why the latest answer is enough if it is recent: a reader asks for what was stamped since ten minutes
+    before its last read, so a stamp must not be older than that when it is stored. It is older by at most
+    RECENT_SECONDS, two seconds of the header (it counts whole ones, and uvicorn renews it once a second) and
+    the time that the write itself is under way. Uvicorn takes the header when a request comes in, and a
+    search may take minutes: so the age counts from when the request was sent. A read that begins too early
+    finds some runs twice, which does no harm.
+
+    Order: of two stamps of one client the later is the larger. Between clients, whoever has read what another
+    one wrote has an answer to a request sent after it was stored, and so no earlier date: they are in order
+    up to the header's seconds, as they would be after asking once more. Only views are ordered by it.
+    """
+
+    def __init__(self, read_times: Callable[[], LocalTimes]) -> None:
+        self.read_times = read_times
+        self._lock = threading.Lock()
+        self._ms = 0
+        self._sent: LocalTimes | None = None
+
+    @property
+    def ms(self) -> int:
+        """At the latest answer, in milliseconds; 0 if none told the time."""
+        return self._ms
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether a request that was sent just now has told the time."""
+        sent = self._sent
+        return sent is not None and self.read_times().since(sent) <= RECENT_SECONDS
+
+    def learn(self, date_ms: int, *, sent: LocalTimes) -> None:
+        """Takes over what an answer says to a request that was sent then."""
+        with self._lock:
+            # The header counts whole seconds; of two writes within one the later must look later.
+            self._ms = max(date_ms, self._ms + 1)
+            if self._sent is None or sent.steady > self._sent.steady:
+                self._sent = sent
+
+
+class Rest:
+    """The client. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        access: Access | None = None,
+        limits: TimeLimits | None = None,
+        read_times: Callable[[], LocalTimes] = LocalTimes.read,
+    ) -> None:
+        self.url, in_url = split_url(url)
+        access = access or Access()
+        username = access.username or in_url.username
+        password = access.password or in_url.password or ""
+        self._limits = limits or TimeLimits()
+        headers = {"Accept": "application/json"}
+        if access.host:
+            headers["Host"] = access.host
+        if access.token and not username:
+            headers["Authorization"] = f"Bearer {access.token}"
+        self._client = httpx2.Client(
+            auth=(username, password) if username else None,
+            headers=headers,
+            timeout=self._timeout(self._limits.call_seconds),
+            follow_redirects=False,
+            # Loading certificates takes longer than most calls; plain HTTP has no use for them.
+            verify=self.url.startswith("https:"),
+            trust_env=False,
+        )
+        self._clock = ServerClock(read_times)
+
+    @property
+    def server_ms(self) -> int:
+        """The server's clock at its latest answer, in milliseconds.
+
+        Raises:
+            NotLetIn: it does not tell the time.
+        """
+        if not self._clock.ms:
+            raise stranger(self.url, saw="no Date header")
+        return self._clock.ms
+
+    def read_version(self) -> str:
+        """The version of MLflow that answers.
+
+        Raises:
+            TrackingError: nothing answers, or not as MLflow.
+        """
+        answer = self._send("GET", "/version")
+        version = answer.text.strip()
+        if len(version) > 40 or not version[:1].isdigit() or "." not in version:
+            raise stranger(self.url, saw="no version at /version")
+        return version
+
+    def read_clock(self) -> int:
+        """The server's clock now, in milliseconds; it is asked only if it did not tell the time just now."""
+        if not self._clock.is_recent:
+            self.read_version()
+        return self.server_ms
+
+    def get(self, call: str, answer: type[A], *, query: Mapping[str, str]) -> A:
+        """The answer to a GET of MLflow's API."""
+        path = API + call + "?" + "&".join(f"{key}={quote(value, safe='')}" for key, value in query.items())
+        return self._parse(self._send("GET", path), answer)
+
+    def post(self, call: str, body: Body, answer: type[A]) -> A:
+        """The answer to a POST of MLflow's API."""
+        seconds = self._limits.search_seconds if call.endswith("/search") else self._limits.call_seconds
+        return self._parse(self._send("POST", API + call, body=body, seconds=seconds), answer)
+
+    def tell(self, call: str, body: Body) -> None:
+        """A POST whose answer says nothing."""
+        self.post(call, body, Nothing)
+
+    def put_trace(self, body: Body) -> None:
+        """Stores a trace, or replaces the one of that id."""
+        self._send("POST", TRACES, body=body)
+
+    def put_artifact(self, path: str, text: str) -> None:
+        """Stores a text under the server's artifact root."""
+        self._send("PUT", ARTIFACTS + quote(path), content=text.encode())
+
+    def get_artifact(self, path: str) -> str:
+        """A text under the server's artifact root."""
+        answer = self._send("GET", ARTIFACTS + quote(path))
+        try:
+            return answer.content.decode()
+        except UnicodeDecodeError as error:
+            raise stranger(self.url, saw=f"artifact {path!r} is not UTF-8 text") from error
+
+    def close(self) -> None:
+        """Ends all connections."""
+        self._client.close()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Body | None = None,
+        content: bytes | None = None,
+        seconds: float | None = None,
+    ) -> httpx2.Response:
+        seconds = seconds or self._limits.call_seconds
+        sent = self._clock.read_times()
+        response = self._translated(
+            lambda: self._client.request(
+                method, self.url + path, json=body, content=content, timeout=self._timeout(seconds)
+            ),
+            what=f"{method} {path.partition('?')[0]}",
+        )
+        if date := _read_date(response):
+            self._clock.learn(date, sent=sent)
+        check_answer(response, url=self.url)
+        return response
+
+    def _translated(self, send: Callable[[], httpx2.Response], *, what: str) -> httpx2.Response:
+        try:
+            return send()
+        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
+            raise UsageError(f"{self.url!r} is not the address of a server: {error}") from error
+        except httpx2.ConnectError as error:
+            raise TrackingUnavailable(
+                f"no MLflow server at {self.url}: {error}",
+                hint="Start it, or unset MLFLOW_TRACKING_URI to use the local one that tipbench starts.",
+            ) from error
+        except httpx2.TimeoutException as error:
+            raise TrackingUnavailable(f"MLflow at {self.url} did not answer {what} in time") from error
+        except httpx2.HTTPError as error:
+            raise TrackingUnavailable(
+                f"the connection to MLflow at {self.url} broke during {what}: {type(error).__name__}"
+            ) from error
+
+    def _parse(self, response: httpx2.Response, answer: type[A]) -> A:
+        try:
+            return answer.model_validate_json(response.content)
+        except ValidationError as error:
+            raise stranger(self.url, saw=f"no such answer to {response.request.url.path}") from error
+
+    def _timeout(self, seconds: float) -> httpx2.Timeout:
+        return httpx2.Timeout(seconds, connect=min(seconds, self._limits.connect_seconds))
+
+
+def _read_date(response: httpx2.Response) -> int:
+    """The server's clock in milliseconds; 0 if it does not tell."""
+    try:
+        return int(parsedate_to_datetime(response.headers.get("date", "")).timestamp() * 1000)
+    except ValueError:
+        return 0
+
+
+def split_url(url: str) -> tuple[str, Access]:
+    """The address in its one normal form, and the credentials that were written into it.
+
+    Raises:
+        UsageError: it is not the address of a server.
+    """
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except ValueError as error:
+        raise UsageError(f"the MLflow address is broken: {error}") from error
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise UsageError(
+            f"the MLflow address must begin with http:// or https://, not {parts.scheme!r}",
+            hint="Files and databases are reached through a server: mlflow server --backend-store-uri …",
+        )
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    if port is not None and port != {"http": 80, "https": 443}[parts.scheme]:
+        host += f":{port}"
+    normal = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+    return normal, Access(username=unquote(parts.username or ""), password=unquote(parts.password or ""))
+
+
+# How often and how fast something is tried again.
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Exponential back-off from `first_seconds` up to `cap_seconds`, `tries` in all."""
+
+    first_seconds: float = 0.25
+    cap_seconds: float = 8.0
+    tries: int = 20
+
+    def delays(self) -> Iterator[float]:
+        """The pauses between the tries, one fewer than there are tries."""
+        for n in range(self.tries - 1):
+            yield min(self.first_seconds * 2**n, self.cap_seconds)
+
+
+READING = Pace(tries=4)
+
+
+def call_patiently(call: Callable[[], T], pace: Pace = READING) -> T:
+    """What `call` gives, tried again while the server is away.
+
+    Raises:
+        TrackingUnavailable: the server stayed away.
+    """
+    for delay in pace.delays():
+        try:
+            return call()
+        except TrackingUnavailable:
+            time.sleep(delay)
+    return call()

@@ -1,0 +1,328 @@
+"""Tracking: the one door to MLflow."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+from tipbench.errors import TrackingError, TrackingRefused, TrackingUnavailable
+from tipbench.records import content_hash
+from tipbench.settings import Settings, read_settings
+from tipbench.tracking.client import (
+    Access,
+    AnsweredNo,
+    ArtifactsNotServed,
+    Pace,
+    Rest,
+    TimeLimits,
+    call_patiently,
+)
+from tipbench.tracking.delivery import (
+    Delivery,
+    Outbox,
+    join_artifact,
+    overrule_run,
+    proxied_folder,
+    stamped_batch,
+)
+from tipbench.tracking.experiments import Experiments
+from tipbench.tracking.journal import journal_folder
+from tipbench.tracking.managed.files import managed_folder, managed_name
+from tipbench.tracking.managed.server import ManagedFolder
+from tipbench.tracking.registry import Registry
+from tipbench.tracking.runs import Experiment, ManyExperiments, OneRun, Run
+from tipbench.tracking.search import RunCache, TextCache, find_runs, read_runs
+from tipbench.tracking.traces import Trace, trace_body
+from tipbench.tracking.write import Write, prepare_write
+
+PATIENCE_SECONDS = 60.0
+
+
+class Tracking:
+    """Reads and writes of one MLflow server. `description` is the first line every command prints.
+
+    `server` names the server in journal and cache when its address may change.
+    """
+
+    def __init__(
+        self,
+        rest: Rest,
+        *,
+        home: Path,
+        description: str,
+        new_id: Callable[[], str],
+        server: str = "",
+        pace: Pace | None = None,
+    ) -> None:
+        self.url = rest.url
+        self.description = description
+        self.registry = Registry(rest)
+        self._rest = rest
+        self._home = home
+        self._server = server or rest.url
+        self.text_cache = TextCache(home / "cache" / "packs")
+        self._experiments = Experiments(rest, locks=home / "locks", new_id=new_id)
+        self._outbox = Outbox(
+            rest,
+            folder=journal_folder(home, self._server),
+            server=self._server,
+            new_id=new_id,
+            pace=pace or Pace(),
+        )
+
+    def ensure_experiment(self, name: str) -> Experiment:
+        """The experiment of that name, made if there is none.
+
+        Raises:
+            TrackingRefused: it was deleted in MLflow, or the name cannot be one.
+        """
+        return self._experiments.ensure(name)
+
+    def find_experiment(self, name: str) -> Experiment:
+        """The experiment of that name.
+
+        Raises:
+            ExperimentNotFound: there is none; the hint names similar ones.
+        """
+        return self._experiments.find(name)
+
+    def list_experiments(self, *, also_named: str = "") -> list[Experiment]:
+        """Every experiment that holds something of ours, by name; and those whose name begins so."""
+        return self._experiments.list_all(also_named=also_named)
+
+    def read_runs(self, experiment: Experiment, *, fresh: bool = False) -> list[Run]:
+        """All runs of ours, oldest first; only what changed since last time is asked for, unless `fresh`.
+
+        Raises:
+            NewerSchema: one of them was written by a newer tipbench.
+        """
+        path = self._home / "cache" / f"{content_hash([self._server, experiment.uid])}.db"
+        return read_runs(self._rest, experiment, cache=RunCache(path), fresh=fresh)
+
+    def search_runs(
+        self,
+        experiment_ids: Sequence[str],
+        filter: str = "",  # noqa: A002 - MLflow's own word
+        view: str = "ACTIVE_ONLY",
+    ) -> list[Run]:
+        """The runs that match an MLflow filter, oldest first."""
+        return find_runs(self._rest, experiment_ids, where=filter, view=view)
+
+    def read_run(self, run_id: str) -> Run:
+        """One run as it is now.
+
+        Raises:
+            TrackingRefused: there is none.
+        """
+        query = {"run_id": run_id}
+        return call_patiently(lambda: self._rest.get("runs/get", OneRun, query=query)).run.to_run()
+
+    def read_artifact(self, run: Run, path: str) -> str:
+        """A text of the run.
+
+        Raises:
+            TrackingRefused: the run has no such text.
+        """
+        folder = proxied_folder(run.artifact_uri, url=self.url)
+        refusal: TrackingRefused | None = None
+        if folder is not None:
+            try:
+                return call_patiently(lambda: self._rest.get_artifact(f"{folder}/{path}"))
+            except (AnsweredNo, ArtifactsNotServed) as error:
+                refusal = error
+        text = join_artifact(run.tags, path)
+        if text is None:
+            raise TrackingRefused(
+                f"run {run.run_id} has no text {path!r}",
+                hint=f"Its artifacts are at {run.artifact_uri}; were they deleted?",
+            ) from refusal
+        return text
+
+    def submit(self, write: Write) -> None:
+        """Returns when the write is safe on disk; it is delivered in the background.
+
+        Raises:
+            TrackingRefused: MLflow would refuse or cut it; nothing was sent.
+            TrackingError: the journal cannot be written.
+        """
+        self._outbox.submit(write)
+
+    def deliver(self, write: Write, *, artifact_uri: str = "") -> str:
+        """Submits the write and waits for it; gives the run id.
+
+        Whoever has read the run that it changes says where its texts lie: that saves asking for it.
+
+        Raises:
+            TrackingUnavailable: the server is away; the write stays in the journal.
+            TrackingRefused: the server said no.
+        """
+        return self._outbox.deliver(write, patience_seconds=PATIENCE_SECONDS, artifact_uri=artifact_uri)
+
+    def flush(self, *, patience_seconds: float = PATIENCE_SECONDS) -> Delivery:
+        """Waits for everything submitted; gives up after `patience_seconds` without any progress."""
+        return self._outbox.flush(patience_seconds=patience_seconds)
+
+    def settle(self, *, patience_seconds: float) -> None:
+        """Waits for everything submitted without reporting: the next flush does."""
+        self._outbox.settle(patience_seconds=patience_seconds)
+
+    def deliver_left_over(self) -> Delivery:
+        """Delivers what earlier processes left in their journals for this server.
+
+        Raises:
+            NewerSchema: a newer tipbench left it.
+        """
+        return self._outbox.deliver_left_over(patience_seconds=PATIENCE_SECONDS)
+
+    def claim(self, run_id: str, key: str, value: str) -> str:
+        """Tries to be the first to set a param of the run; gives the value that stands: the winner's.
+
+        Raises:
+            TrackingRefused: the run does not exist or was deleted.
+        """
+        claim = prepare_write(
+            Write(attempt="claim-param", experiment="", experiment_id="", params={key: value})
+        )
+        refusal: AnsweredNo | None = None
+        stamp = call_patiently(self._rest.read_clock)
+        batch = stamped_batch(self._rest, run_id, stamp=stamp, write=claim)
+        try:
+            call_patiently(lambda: self._rest.tell("runs/log-batch", batch))
+        except AnsweredNo as error:
+            refusal = error
+        winner = self.read_run(run_id).params.get(key)
+        if winner is None:
+            raise refusal or TrackingUnavailable(f"the claim of {key!r} was not stored")
+        return winner
+
+    def overrule(
+        self,
+        run_id: str,
+        *,
+        metrics: Mapping[str, float],
+        tags: Mapping[str, str],
+        without_tags: Sequence[str],
+    ) -> None:
+        """Makes the run show these values whatever others logged there, and takes tags away.
+
+        Not journaled: for what can be computed again.
+
+        Raises:
+            TrackingRefused: the run does not exist or was deleted.
+        """
+        call_patiently(
+            lambda: overrule_run(self._rest, run_id, metrics=metrics, tags=tags, without_tags=without_tags)
+        )
+
+    def publish_trace(self, trace: Trace) -> None:
+        """Shows a judged candidate in MLflow's evaluation views; replaces what was shown of it before.
+
+        Not journaled: it can be published again.
+        """
+        call_patiently(lambda: self._rest.put_trace(trace_body(trace)))
+
+    def delete_run(self, run_id: str) -> None:
+        """Deletes a run as MLflow does: it can be restored there."""
+        call_patiently(lambda: self._rest.tell("runs/delete", {"run_id": run_id}))
+
+    def close(self) -> None:
+        """Ends deliveries and connections; what is not delivered stays in the journal."""
+        self._outbox.close()
+        self._rest.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# Which MLflow: the one that is set, else the one at the default address, else the managed one.
+
+
+DEFAULT_URL = "http://localhost:5000"
+
+
+def open_tracking(
+    settings: Settings,
+    *,
+    limits: TimeLimits | None = None,
+    pace: Pace | None = None,
+    default_url: str = DEFAULT_URL,
+) -> Tracking:
+    """The MLflow server in force, checked to let us in. Close it after use.
+
+    `limits` and `pace` say how long to wait for it and how often to try again; `default_url` is where one is
+    looked for when none is set.
+
+    Raises:
+        TrackingError: the server that is set does not answer, is not MLflow or does not let us in;
+            or none is set and none can be started here.
+    """
+    if settings.mlflow_url:
+        access = Access(
+            host=settings.mlflow_host,
+            username=settings.mlflow_username,
+            password=settings.mlflow_password,
+            token=settings.mlflow_token,
+        )
+        rest, how, name = Rest(settings.mlflow_url, access=access, limits=limits), "as set", ""
+    elif answers_as_mlflow(default_url):
+        rest, how, name = Rest(default_url, limits=limits), "found there", ""
+    else:
+        server = open_managed_folder(settings.home).start()
+        rest, how, name = Rest(server.url, limits=limits), "managed here", managed_name(server.server_id)
+    description = f"MLflow {_check_entry(rest)} at {rest.url} ({how})"
+    return Tracking(rest, home=settings.home, description=description, new_id=_new_id, server=name, pace=pace)
+
+
+def open_managed_folder(home: Path) -> ManagedFolder:
+    """The managed server's folder in this data folder."""
+    return ManagedFolder(managed_folder(home), environ=os.environ, new_id=_new_id, report=_tell)
+
+
+def search_runs(experiment: str, url: str | None = None) -> list[Run]:
+    """All runs of an experiment with their raw numbers, in bulk.
+
+    Raises:
+        ExperimentNotFound: there is no such experiment.
+        TrackingError: the server does not answer.
+    """
+    with open_tracking(read_settings({"mlflow_url": url})) as tracking:
+        return tracking.search_runs([tracking.find_experiment(experiment).id])
+
+
+def _check_entry(rest: Rest) -> str:
+    """The server's version, after a real call has shown that it lets us in: /version answers everybody."""
+    try:
+        version = call_patiently(rest.read_version)
+        call_patiently(lambda: rest.post("experiments/search", {"max_results": 1}, ManyExperiments))
+    except BaseException:
+        rest.close()
+        raise
+    return version
+
+
+def answers_as_mlflow(url: str) -> bool:
+    """Whether an MLflow server is there."""
+    rest = Rest(url, limits=TimeLimits(connect_seconds=1, call_seconds=3))
+    try:
+        rest.read_version()
+    except TrackingError:
+        return False
+    finally:
+        rest.close()
+    return True
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _new_id() -> str:
+    return uuid4().hex
