@@ -11,7 +11,7 @@ from typing import Any
 from mcp import Client, StdioServerParameters
 
 from tests.support.sheets import REFERENCES
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.judging.mcp import JudgeTools, make_server
 from tipbench.judging.service import Judging
 from tipbench.settings import Settings

@@ -19,7 +19,7 @@ from tests.support.copying import ServerData, copy_experiment
 from tests.support.sheets import fill, judge_soundly, sections
 from tipbench.bench.evidence import read_evidence
 from tipbench.bench.scores import find_levels
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.errors import JudgedEnough, UsageError
 from tipbench.judging.draw import draw_next
 from tipbench.judging.handout import SittingRequest, export_sheet

@@ -15,7 +15,7 @@ from tests.judging.counting_judge import CountingJudge
 from tests.judging.mcp_judge import McpJudge, connect, give_verdict
 from tests.judging.scripted import collect_scripted, fill_with, same
 from tipbench.bench.cells import read_candidates, read_cells
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.judging.draw import UnknownArm
 from tipbench.judging.mcp import JudgeTools, explain
 from tipbench.judging.service import Judging

@@ -3,7 +3,7 @@
 import click
 
 from tipbench.cli.doctor import print_findings
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.settings import read_settings
 
 

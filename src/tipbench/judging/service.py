@@ -275,6 +275,11 @@ class Judging:
             self.tracking, registrar.experiment, now_ms=self.stamps.now_ms(), packs=self.packs, fresh=fresh
         )
 
+    def tidy(self, experiment: str) -> None:
+        """Closes sittings that ran out, as every command does that writes: their complete blocks count."""
+        with self.locked(experiment) as registrar:
+            self.read_tidy(registrar)
+
     def read_tidy(self, registrar: Registrar) -> Backlog:
         """What the store holds, after everything that ran out was closed and the views follow."""
         self.tracking.deliver_left_over()
