@@ -7,8 +7,8 @@ import click
 
 from tipbench.cli.session import experiment_option, make_console, mlflow_options, start_session
 from tipbench.errors import TipbenchError
-from tipbench.judging.mcp import JudgeTools
 from tipbench.judging.service import Judging
+from tipbench.judging.tools import JudgeTools
 from tipbench.settings import read_settings
 
 
