@@ -31,8 +31,8 @@ def add(*, folder: Path, write: bool, **flags: object) -> None:
     pack = read_pack(folder)
     with open_session(flags) as session:
         name, judging = session.settings.experiment, session.workbench.judging
-        backlog = judging.read(judging.registrar(name), fresh=True)
-        proposal = propose_anchors(backlog, pack, experiment=name)
+        bench = judging.open(name, fresh=True)
+        proposal = propose_anchors(bench, pack, experiment=name)
         _show(session, proposal)
         if proposal.new and write:
             write_anchors(folder, proposal)

@@ -79,8 +79,8 @@ def publish(**flags: object) -> None:
 
     with open_session(flags) as session:
         judging, name = session.workbench.judging, session.settings.experiment
-        with judging.locked(name) as registrar:
-            traces, verdicts = publish_verdicts(judging.read(registrar, fresh=True), registrar)
+        with judging.locked(name) as bench:
+            traces, verdicts = publish_verdicts(bench.again(fresh=True))
         session.say.print(f"{verdicts} verdicts on {traces} candidates are in MLflow's traces of {name!r}")
 
 
