@@ -8,10 +8,9 @@ import click
 from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
 from tipbench.cli.writing import write_whole
 from tipbench.errors import UsageError
-from tipbench.ranking.compare import read_bench, read_details
+from tipbench.ranking.compare import Bench, read_bench, read_details
 from tipbench.ranking.records import By, Report
 from tipbench.show.markdown import format_markdown
-from tipbench.show.page import make_page
 from tipbench.show.terminal import format_csv, print_report
 
 
@@ -50,8 +49,7 @@ def command(
         bench = read_bench(session.tracking, session.settings.experiment, fresh=fresh)
         report = bench.report(by)
         if html is not None:
-            details = read_details(session.tracking, bench, now_ms=session.stamps.now_ms())
-            write_whole(html, make_page(report, details))
+            write_whole(html, _make_page(session, bench, report))
         if as_json:
             click.echo(report.model_dump_json(indent=1))
         elif as_csv:
@@ -63,6 +61,17 @@ def command(
         if html is not None:
             _say_written(session, html, report)
     ctx.exit(report.exit_code)
+
+
+def _make_page(session: Session, bench: Bench, report: Report) -> str:
+    from tipbench.promotion import gate as promotion
+    from tipbench.show.page import make_page
+
+    tracking, stamps = session.tracking, session.stamps
+    gate = promotion.Gate(tracking, stamps, session.settings.gate)
+    asked = promotion.Bench(tracking, bench.experiment, bench.runs, bench.evidence, bench.pack)
+    details = read_details(tracking, bench, now_ms=stamps.now_ms())
+    return make_page(report, details, gate.preview(asked))
 
 
 def _say_written(session: Session, path: Path, report: Report) -> None:

@@ -5,7 +5,7 @@ import click
 from tipbench.cli.judge import open_judging
 from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
 from tipbench.promotion.gate import Asked, Gate
-from tipbench.promotion.gate_report import print_gate
+from tipbench.show.terminal import print_gate
 
 
 @click.command(name="gate")

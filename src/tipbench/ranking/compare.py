@@ -8,13 +8,12 @@ from tipbench.bench.scores import find_levels, make_scores
 from tipbench.errors import UsageError
 from tipbench.pack import parse_pack
 from tipbench.ranking.examples import read_contrasts
-from tipbench.ranking.gate_reasons import read_gate_reasons
 from tipbench.ranking.judges import compare_judges, list_closed_sittings
 from tipbench.ranking.records import By, Details, Report, Side
 from tipbench.ranking.standings import make_report
 from tipbench.records import Pack
 from tipbench.stats import CellVariance, cell_variance
-from tipbench.tracking import Experiment, Tracking
+from tipbench.tracking import Experiment, Run, Tracking
 
 
 @dataclass(frozen=True)
@@ -22,6 +21,7 @@ class Bench:
     """An experiment as `compare` reads it; its contents were checked."""
 
     experiment: Experiment
+    runs: list[Run]
     evidence: Evidence
     pack: Pack
 
@@ -48,7 +48,6 @@ def read_details(tracking: Tracking, bench: Bench, *, now_ms: int) -> Details:
         sittings=list_closed_sittings(evidence),
         judges=compare_judges(evidence, pack.rubric),
         contrasts=read_contrasts(evidence, pack, read_artifact=tracking.read_artifact),
-        gate=read_gate_reasons(tracking, bench.experiment, evidence, pack),
         made_ms=now_ms,
     )
 
@@ -87,4 +86,4 @@ def read_bench(tracking: Tracking, name: str, *, fresh: bool = False) -> Bench:
     check_contents(evidence.cells, experiment=name)
     pack_hash = evidence.cells[-1].facts.pack_hash
     files = read_pack_files(runs, pack_hash, tracking=tracking)
-    return Bench(experiment, evidence, parse_pack(files))
+    return Bench(experiment, runs, evidence, parse_pack(files))

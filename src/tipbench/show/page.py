@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from statistics import median
 
-from tipbench.bench.plans import GateRule
+from tipbench.bench.plans import GateAnswer, LookResult
 from tipbench.inert import make_inert, make_inert_line
+from tipbench.promotion.gate_report import GatePreview, GateReport
 from tipbench.ranking.examples import Contrast, Example
-from tipbench.ranking.gate_reasons import GateReasons
 from tipbench.ranking.judges import JudgedSitting, JudgePair
 from tipbench.ranking.records import Details, Report, Standing
 from tipbench.show.charts import (
@@ -33,7 +33,6 @@ from tipbench.show.numbers import (
     show_ranks,
     show_sittings,
 )
-from tipbench.stats import Rule
 
 # Model × prompt as a heat map: a real table, every cell with its number.
 
@@ -444,37 +443,52 @@ def _plain(value: str | tuple[str, ...]) -> str:
     return value if isinstance(value, str) else "; ".join(value)
 
 
-def show_gate(gate: GateReasons) -> Html:
-    """The rules against the champion, of the last look if there was one."""
+def show_gate(gate: GatePreview) -> Html:
+    """What the gate said last, and what its rules say today if that is something else."""
     if gate.trouble:
         return element("p", f"Who is champion cannot be read: {make_inert_line(gate.trouble, limit=500)}")
-    if not gate.champion:
+    report, last = gate.report, gate.last_look
+    if report is None:
         said = "No champion yet: there is nobody to be replaced. The first one: tipbench promote --initial."
         return element("p", said)
     champion = f"The champion is {make_inert_line(gate.champion)}."
-    if gate.look is not None:
-        look, best = gate.look, gate.look.best
-        said = (
-            f"{champion} The last look, {look.look + 1} of {look.of} on {look.counted} lazy verdicts, said "
-            f"of {make_inert_line(best.challenger or 'nobody')} against {make_inert_line(look.champion)}: "
-            f"{ANSWERS[best.answer]}."
-        )
-        return _show_rules(said, best.rules)
-    if gate.today is None:
-        return element(
-            "p", f"{champion} It is not asked in this experiment: the gate has nothing to compare."
-        )
-    challenger = "nobody" if gate.today.challenger is None else make_inert_line(str(gate.today.challenger))
-    said = (
-        f"{champion} The best challenger is {challenger}. No look was taken yet: this is what the rules say "
-        "of the verdicts of today. Nothing is decided here; tipbench gate decides, at planned looks."
+    if report.look is not None:
+        look = _say_look(report.look, len(report.looks), report.looked_at or 0, report.champion, report)
+        return join((element("p", f"{champion} {look}"), _show_rules(report)))
+    shown: list[Content] = []
+    if last is not None:
+        look = _say_look(last.look + 1, last.of, last.counted, last.champion, last.best)
+        shown = [element("p", f"{champion} {look}"), _show_rules(last.best)]
+    return join((*shown, element("p", _say_today(report, champion, last)), _show_rules(report)))
+
+
+def _say_look(look: int, of: int, counted: int, champion: str, said: GateAnswer | GateReport) -> str:
+    return (
+        f"The last look, {look} of {of} on {counted} lazy verdicts, said of "
+        f"{make_inert_line(said.challenger or 'nobody')} against {make_inert_line(champion)}: "
+        f"{ANSWERS[said.answer]}."
     )
-    return _show_rules(said, gate.today.rules)
 
 
-def _show_rules(said: str, rules: Sequence[Rule | GateRule]) -> Html:
-    rows = [(rule.name, "holds" if rule.passed else "does not hold", rule.detail) for rule in rules]
-    return join((element("p", said), table("Rules of the gate", ("rule", "it", "numbers"), rows)))
+def _say_today(report: GateReport, champion: str, last: LookResult | None) -> str:
+    challenger = make_inert_line(report.challenger or "nobody")
+    since = f"{champion} The best challenger is {challenger}. No look was taken yet"
+    if last is not None:
+        since = f"The best challenger is {challenger} now. No look was taken since"
+    return (
+        f"{since}: this is what the rules say of the verdicts of today. Nothing is decided here; "
+        "tipbench gate decides, at planned looks."
+    )
+
+
+def _show_rules(found: GateAnswer | GateReport) -> Html:
+    rows = [(rule.name, "holds" if rule.passed else "does not hold", rule.detail) for rule in found.rules]
+    remarks: tuple[str, ...] = ()
+    if isinstance(found, GateReport):
+        doubt = f"Doubtful: it rests on sittings that were refused since: {', '.join(found.doubtful)}"
+        remarks = (*found.remarks, *([doubt] if found.doubtful else []))
+    notes = [element("p", make_inert_line(remark, limit=500), class_="note") for remark in remarks]
+    return join((table("Rules of the gate", ("rule", "it", "numbers"), rows), *notes))
 
 
 # Should a text get through all the same: the browser fetches nothing and runs nothing.
@@ -496,7 +510,7 @@ WORDS = (
 )
 
 
-def make_page(report: Report, details: Details) -> str:
+def make_page(report: Report, details: Details, gate: GatePreview) -> str:
     """The whole page."""
     sections = (
         ("standings", "Standings", show_standings(report)),
@@ -505,7 +519,7 @@ def make_page(report: Report, details: Details) -> str:
         ("costs", "Quality, time and length", show_costs(report)),
         ("judges", "The judges", show_judges(report, details)),
         ("candidates", "Best and worst candidates", show_contrasts(details)),
-        ("gate", "The gate", show_gate(details.gate)),
+        ("gate", "The gate", show_gate(gate)),
         ("remarks", "Remarks", _remarks(report)),
         ("words", "How to read this", _words()),
     )
