@@ -16,7 +16,7 @@ from tipbench.promotion.gate_report import GatePreview, GateReport
 from tipbench.ranking.examples import Contrast, Example
 from tipbench.ranking.judges import JudgedSitting, JudgePair
 from tipbench.ranking.records import CountedSitting, Details, Interval, Report, Side, Standing, Tiers
-from tipbench.show.html import element
+from tipbench.show.charts import element
 from tipbench.show.markdown import format_markdown
 from tipbench.show.page import make_page
 from tipbench.show.terminal import format_csv

@@ -44,7 +44,7 @@ def campaign_page(campaign: Campaign, tmp_path_factory: pytest.TempPathFactory) 
     bench = read_bench(campaign.tracking, campaign.experiment)
     path = tmp_path_factory.mktemp("page") / "report.html"
     details = read_details(campaign.tracking, bench, now_ms=1_794_000_000_000)
-    asked = Bench(campaign.tracking, bench.experiment, bench.runs, bench.evidence, bench.pack)
+    asked = Bench(campaign.tracking, bench.experiment, list(bench.runs), bench.evidence, bench.pack)
     gate = Gate(campaign.tracking, make_stamps(), GateSettings()).preview(asked)
     path.write_text(make_page(bench.report("arm"), details, gate), encoding="utf-8")
     return path

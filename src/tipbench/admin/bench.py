@@ -25,8 +25,8 @@ from tipbench.pack import parse_pack
 from tipbench.ranking.compare import Bench
 from tipbench.ranking.records import Report
 from tipbench.records import Pack, Record, Rubric
+from tipbench.show.charts import draw_standings, make_heat
 from tipbench.show.numbers import conclude
-from tipbench.show.panel_charts import draw_standings, make_heat
 from tipbench.tracking import Experiment, Run
 
 # What the API tells of experiments, cells and candidates.
@@ -470,7 +470,7 @@ def show_experiment(
             link=parts.door.experiment_link(view.experiment),
         )
     check_contents(view.evidence.cells, experiment=experiment)
-    bench = Bench(view.experiment, view.evidence, view.pack())
+    bench = Bench(view.experiment, view.runs, view.evidence, view.pack())
     report = bench.report(by)
     chosen = arm if arm is not None else _first_arm(view, report.standings[0].name if by == "arm" else "")
     return render(
@@ -483,7 +483,7 @@ def show_experiment(
         report=report,
         conclusion=conclude(report),
         standings=draw_standings(report),
-        heat=make_heat(bench.report("arm") if by != "arm" else report, view.evidence.cells),
+        heat=make_heat(bench.report("arm") if by != "arm" else report, bench.sides),
         arm=chosen,
         arms=sorted({cell.facts.arm for cell in view.evidence.cells}),
         cells=view.lines(view.cells({"arm": chosen})),

@@ -69,7 +69,7 @@ def _make_page(session: Session, bench: Bench, report: Report) -> str:
 
     tracking, stamps = session.tracking, session.stamps
     gate = promotion.Gate(tracking, stamps, session.settings.gate)
-    asked = promotion.Bench(tracking, bench.experiment, bench.runs, bench.evidence, bench.pack)
+    asked = promotion.Bench(tracking, bench.experiment, list(bench.runs), bench.evidence, bench.pack)
     details = read_details(tracking, bench, now_ms=stamps.now_ms())
     return make_page(report, details, gate.preview(asked))
 

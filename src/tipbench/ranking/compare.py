@@ -1,5 +1,6 @@
 """Compare: the store in, a report out; and what an experiment teaches the plan of another one."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tipbench.bench.evidence import Evidence, check_contents, read_evidence
@@ -21,9 +22,14 @@ class Bench:
     """An experiment as `compare` reads it; its contents were checked."""
 
     experiment: Experiment
-    runs: list[Run]
+    runs: Sequence[Run]
     evidence: Evidence
     pack: Pack
+
+    @property
+    def sides(self) -> Mapping[str, Side]:
+        """What every arm is made of."""
+        return {cell.facts.arm: Side(cell.facts.model, cell.facts.prompt) for cell in self.evidence.cells}
 
     def report(self, by: By) -> Report:
         """The leaderboard of arms, models or prompts."""
@@ -44,7 +50,7 @@ def read_details(tracking: Tracking, bench: Bench, *, now_ms: int) -> Details:
     evidence, pack = bench.evidence, bench.pack
     return Details(
         arms=bench.report("arm"),
-        sides={cell.facts.arm: Side(cell.facts.model, cell.facts.prompt) for cell in evidence.cells},
+        sides=bench.sides,
         sittings=list_closed_sittings(evidence),
         judges=compare_judges(evidence, pack.rubric),
         contrasts=read_contrasts(evidence, pack, read_artifact=tracking.read_artifact),
