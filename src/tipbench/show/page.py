@@ -44,29 +44,12 @@ WIDE, LONG = 10, 24
 """Characters of a number that needs two columns of a card, and of a text that needs its whole width."""
 FAR_OFF = 3.0
 SITTINGS_SHOWN = 60
-ANSWERS = {"promote": "promote", "no": "do not promote", "undecided": "not decided"}
-# Should a text get through all the same: the browser fetches nothing and runs nothing.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-WORDS = (
-    ("Composite", "the weighted sum of a judge's scores and of the flags; mean over the complete scenarios."),
-    (
-        "Against the best",
-        "the difference with its 95 % interval. If that holds 0, this campaign cannot tell.",
-    ),
-    (
-        "Tied for first",
-        "every arm that no other one certainly beats. Overlapping intervals say another thing.",
-    ),
-    ("Ranks", "the places that the arm can have, right for all arms at once with 95 % certainty."),
-    ("P(best)", "the chance of being the best one, by a model. For the eye: nothing is decided with it."),
-    ("Lazy", "verdicts of people and coding agents, in blocks, in their own time. They decide."),
-    ("Auto", "verdicts of a model. They correct for lucky draws within a cell and never move an arm."),
-)
 
 
 def make_page(report: Report, details: Details, gate: GatePreview) -> str:
     """The whole page; `gate` is what the gate says under the settings in force."""
     planes = _draw_planes(report)
+    reaches = [(pair.high - pair.low) / 2 for pair in details.arms.pairs]
     return _templates.get_template("page.html").render(
         report=report,
         details=details,
@@ -77,18 +60,14 @@ def make_page(report: Report, details: Details, gate: GatePreview) -> str:
         verdicts=_tabulate_verdicts(report),
         parts=_tabulate_parts(report),
         heat=make_heat(details.arms, details.sides),
-        known_to=[median((pair.high - pair.low) / 2 for pair in details.arms.pairs)]
-        if details.arms.pairs
-        else [],
+        known_to=median(reaches) if reaches else None,
         planes=[plane for _, plane in planes],
         costs=_tabulate_costs(report, [front for front, _ in planes]),
         sittings=_tabulate_sittings(report, details),
         sittings_left_out=max(0, len(details.sittings) - SITTINGS_SHOWN),
         agreement=_tabulate_agreement(details),
         rules=_tabulate_rules,
-        answers=ANSWERS,
-        policy=POLICY,
-        words=Table("Words", ("word", "meaning"), WORDS),
+        Table=Table,
     )
 
 
