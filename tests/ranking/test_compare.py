@@ -13,7 +13,6 @@ from tests.ranking.campaign import (
     judge_automatically,
     judge_lazily,
     open_judging,
-    skilled_engine,
 )
 from tests.ranking.conftest import Campaign
 from tipbench.ranking.compare import read_bench
@@ -91,8 +90,7 @@ def test_by_model_and_by_prompt_have_a_page_too(cli: Cli, campaign: Campaign) ->
 def test_a_judge_that_throws_dice_is_named_on_the_board_and_its_means_are_not(
     cli: Cli, tracking: Tracking, experiment_name: str, tmp_path: Path
 ) -> None:
-    engine = skilled_engine({"one": 0.9, "two": 0.1})
-    collect_campaign(tracking, experiment_name, scenarios=2, prompts=1, engine=engine)
+    collect_campaign(tracking, experiment_name, scenarios=2, prompts=1, skill={"one": 0.9, "two": 0.1})
     judging = open_judging(tracking, tmp_path)
     assert (
         judge_automatically(judging, experiment_name, folder=tmp_path, informed=False, anyway=True).state
@@ -110,8 +108,7 @@ def test_a_judge_that_throws_dice_is_named_on_the_board_and_its_means_are_not(
 def test_the_gate_s_reasons_are_on_the_page(
     cli: Cli, tracking: Tracking, experiment_name: str, tmp_path: Path
 ) -> None:
-    engine = skilled_engine({"one": 0.9, "two": 0.1})
-    collect_campaign(tracking, experiment_name, scenarios=2, prompts=1, engine=engine)
+    collect_campaign(tracking, experiment_name, scenarios=2, prompts=1, skill={"one": 0.9, "two": 0.1})
     judge_lazily(open_judging(tracking, tmp_path), experiment_name, folder=tmp_path, blocks=2)
     cli.ok("promote", "--initial", "two+v1", "--reason", "the one in use", "--experiment", experiment_name)
     cli("compare", "--experiment", experiment_name, "--html", "report.html")
