@@ -11,10 +11,9 @@ from random import Random
 from tests.promotion.campaign import make_pack
 from tests.ranking.simulated import arm_name, split_composite
 from tests.stats.simulator import CANDIDATES, Campaign, Key
-from tests.support.experiments import Where, collect_with
+from tests.support.experiments import Where, collect_with, tick
 from tests.support.scripted import ScriptedEngine, make_model
 from tests.support.sheets import REFERENCES
-from tipbench.cli.session import make_stamps
 from tipbench.grid import Cell
 from tipbench.judging.auto_desk import AutoDesk, AutoSitting
 from tipbench.judging.auto_graders import FREE, Grader, JudgeModel
@@ -67,7 +66,7 @@ class StoredCampaign:
     home: Path
     experiment: str
     settings: GateSettings
-    stamps: Stamps = field(default_factory=make_stamps)
+    stamps: Stamps = field(default_factory=tick)
     sections: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:

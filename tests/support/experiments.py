@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from tipbench.cli.session import make_stamps
 from tipbench.collect import Store, collect_cells, plan_collect
@@ -55,3 +56,10 @@ def shift_clock(by_ms: int) -> Stamps:
     """Real ids and a clock that is ahead."""
     stamps = make_stamps()
     return Stamps(now_ms=lambda: stamps.now_ms() + by_ms, new_id=stamps.new_id)
+
+
+def tick() -> Stamps:
+    """Real ids and a clock that is later at each look: cells come back in the order they were made in."""
+    stamps = make_stamps()
+    times = count(stamps.now_ms())
+    return Stamps(now_ms=lambda: next(times), new_id=stamps.new_id)
