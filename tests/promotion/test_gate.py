@@ -260,8 +260,7 @@ def test_one_scenario_and_a_single_verdict_are_too_few(tracking: Tracking, tmp_p
 
 
 def test_all_failures_are_nothing_to_judge(tracking: Tracking, tmp_path: Path) -> None:
-    silent = Campaign(tracking, tmp_path, {"old": 0.0, "new": 0.0}, n_tips=1).collect()
-    silent.name_first("old+v1")
+    silent = Campaign(tracking, tmp_path, {"old": 0.0, "new": 0.0}, n_tips=1).collect(champion="old+v1")
     report = ask(silent)
     assert (report.exit_code, failed(report), report.budget) == (3, ["candidates"], None)
     assert (

@@ -13,7 +13,6 @@ from tests.ranking.campaign import (
     judge_automatically,
     judge_lazily,
     open_judging,
-    skilled_engine,
 )
 from tests.ranking.conftest import Campaign
 from tipbench.bench.bench import read_bench
@@ -92,8 +91,7 @@ def test_by_model_and_by_prompt_have_a_page_too(cli: Cli, campaign: Campaign) ->
 def test_a_judge_that_throws_dice_is_named_on_the_board_and_its_means_are_not(
     cli: Cli, tracking: Tracking, experiment_name: str, tmp_path: Path
 ) -> None:
-    engine = skilled_engine({"one": 0.9, "two": 0.1})
-    collect_campaign(tracking, experiment_name, scenarios=2, prompts=1, engine=engine)
+    collect_campaign(tracking, experiment_name, scenarios=2, prompts=1, skill={"one": 0.9, "two": 0.1})
     judging = open_judging(tracking, tmp_path)
     assert (
         judge_automatically(judging, experiment_name, folder=tmp_path, informed=False, anyway=True).state
@@ -111,8 +109,7 @@ def test_a_judge_that_throws_dice_is_named_on_the_board_and_its_means_are_not(
 def test_the_gate_s_reasons_are_on_the_page(
     cli: Cli, tracking: Tracking, experiment_name: str, tmp_path: Path
 ) -> None:
-    engine = skilled_engine({"one": 0.9, "two": 0.1})
-    collect_campaign(tracking, experiment_name, scenarios=2, prompts=1, engine=engine)
+    collect_campaign(tracking, experiment_name, scenarios=2, prompts=1, skill={"one": 0.9, "two": 0.1})
     judge_lazily(open_judging(tracking, tmp_path), experiment_name, folder=tmp_path, blocks=2)
     cli.ok("promote", "--initial", "two+v1", "--reason", "the one in use", "--experiment", experiment_name)
     cli("compare", "--experiment", experiment_name, "--html", "report.html")
@@ -126,8 +123,7 @@ def test_the_page_shows_the_gate_s_rules_under_the_settings_in_force(
     cli: Cli, tracking: Tracking, experiment_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIPBENCH_GATE_REQUIRE", "lazy")
-    engine = skilled_engine({"one": 0.9, "two": 0.1})
-    collect_campaign(tracking, experiment_name, scenarios=4, prompts=1, engine=engine)
+    collect_campaign(tracking, experiment_name, scenarios=4, prompts=1, skill={"one": 0.9, "two": 0.1})
     where = ("--experiment", experiment_name)
     cli.ok("promote", "--initial", "two+v1", "--reason", "the one in use", *where)
     judge_lazily(open_judging(tracking, tmp_path), experiment_name, folder=tmp_path, blocks=4)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from tipbench.bench.bench import open_bench
 from tipbench.clock import Stamps, make_stamps
@@ -62,3 +63,10 @@ def shift_clock(by_ms: int) -> Stamps:
 def compare_experiment(tracking: Tracking, name: str, *, by: By, fresh: bool = False) -> Report:
     """The leaderboard of an experiment."""
     return compare_bench(open_bench(tracking, name, stamps=make_stamps(), fresh=fresh), by)
+
+
+def tick() -> Stamps:
+    """Real ids and a clock that is later at each look: cells come back in the order they were made in."""
+    stamps = make_stamps()
+    times = count(stamps.now_ms())
+    return Stamps(now_ms=lambda: next(times), new_id=stamps.new_id)
