@@ -29,7 +29,7 @@ for line in sys.argv[1:]:
     print("ended", line, code, file=sys.stderr)
 """
 ALL = (
-    "argon2,fastapi,gguf,itsdangerous,jinja2,litellm,mcp,mlflow,prometheus_client,python_multipart,redis,"
+    "argon2,fastapi,jinja2,litellm,mcp,mlflow,prometheus_client,python_multipart,redis,"
     "starlette,uvicorn,xllamacpp"
 )
 

@@ -105,10 +105,6 @@ class Door:
         """Where people see it in MLflow's own pages."""
         return f"{self.open().tracking.url}/#/experiments/{experiment.id}"
 
-    def run_link(self, experiment: Experiment, run_id: str) -> str:
-        """The same of one run."""
-        return f"{self.experiment_link(experiment)}/runs/{run_id}"
-
     def gate(self, opened: Opened) -> Gate:
         """The gate as the settings have it."""
         return Gate(opened.tracking, self.stamps, self.settings.gate)
