@@ -9,6 +9,7 @@ from math import ceil
 from pathlib import Path
 
 from tipbench.errors import PackError, UsageError
+from tipbench.files import write_whole
 from tipbench.pack.anchors import FILE as ANCHORS
 from tipbench.pack.anchors import read_anchors, seal_lines
 from tipbench.pack.check import PLACEHOLDER, Findings, read_prompts, read_scenarios
@@ -209,10 +210,7 @@ def seal_pack(folder: Path) -> int:
 
 
 def _replace_text(file: Path, text: str) -> None:
-    part = file.with_name(f"{file.name}.part")
     try:
-        part.write_text(text, encoding="utf-8", newline="\n")
-        part.replace(file)
+        write_whole(file, text)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise PackError(f"cannot write {str(file)!r}: {error.strerror}") from error
