@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.collect.run import Store, collect_cells, plan_collect
 from tipbench.grid import Cell
 from tipbench.judging.handout import SittingRequest

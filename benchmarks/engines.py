@@ -15,7 +15,7 @@ from tests.engines.build_ollama import find_ollama
 from tests.engines.ollama_server import SMOLLM2, run_ollama
 from tests.engines.variants import prepare_models
 
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.collect.run import Store, collect_cells, plan_collect
 from tipbench.engines import open_engines
 from tipbench.engines.llamacpp.child import Question

@@ -24,7 +24,7 @@ from typing import cast
 
 import httpx2
 
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.collect.run import Plan, Store, collect_cells, plan_collect
 from tipbench.engines import open_engines
 from tipbench.grid import Cell, prepare_grid

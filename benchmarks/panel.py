@@ -28,7 +28,7 @@ from tests.ranking.campaign import judge_lazily, open_judging
 
 from benchmarks.big_experiment import EXPERIMENT
 from tipbench.admin.deps import make_parts
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 from tipbench.tracking.tracking import open_managed_folder

@@ -21,7 +21,7 @@ from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.official import read_facts
 from tests.support.small_pack import MAX_TOKENS, write_small_pack
 from tests.support.waiting import PATIENCE_SECONDS, eventually, stop_process
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.collect.run import Store, collect_cells, plan_collect
 from tipbench.engines.llamacpp.engine import CHILD
 from tipbench.errors import TrackingUnavailable

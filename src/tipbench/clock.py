@@ -1,5 +1,7 @@
 """Clock and ids of what is written, handed in from the entry point."""
 
+import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,3 +12,8 @@ class Stamps:
 
     now_ms: Callable[[], int]
     new_id: Callable[[], str]
+
+
+def make_stamps() -> Stamps:
+    """The real clock and real random ids."""
+    return Stamps(now_ms=lambda: time.time_ns() // 1_000_000, new_id=lambda: uuid.uuid4().hex)

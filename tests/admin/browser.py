@@ -19,7 +19,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tipbench.admin.deps import make_parts
 from tipbench.admin.users import Role
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.settings import Settings
 
 FLAGS = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]

@@ -13,7 +13,7 @@ from tests.admin.making import collect_small
 from tests.ranking.campaign import judge_lazily, open_judging
 from tipbench.admin.app import make_app
 from tipbench.admin.deps import Parts, make_parts
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 

@@ -19,7 +19,7 @@ from tipbench.admin.users import (
     Credentials,
     TooManyAttempts,
 )
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.jobs.store import open_jobs
 from tipbench.settings import Settings
 

@@ -13,7 +13,7 @@ from tests.conftest import Cli
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tipbench.admin.deps import make_parts
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.jobs.records import Step
 from tipbench.jobs.store import NewJob
 from tipbench.settings import Settings

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import Cli
 from tipbench.admin.deps import make_parts
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.jobs.records import Step
 from tipbench.jobs.store import NewJob
 from tipbench.settings import Settings

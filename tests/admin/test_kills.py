@@ -10,7 +10,7 @@ import pytest
 from tests.admin.browser import run_server
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tipbench.admin.deps import Parts, make_parts
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 
 ROUNDS = 50
 

@@ -15,7 +15,7 @@ from tests.admin.conftest import PASSWORD
 from tests.support.waiting import eventually
 from tipbench.admin.app import make_app
 from tipbench.admin.deps import Parts, make_parts
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.settings import Settings
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"

@@ -16,7 +16,7 @@ from tests.support.postgres import find_programs, run_mlflow_on_postgres
 from tests.support.sheets import judge_soundly
 from tests.support.waiting import eventually
 from tipbench.admin.deps import make_parts
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.jobs.airflow.api import DAG, AirflowRefused, Answer
 from tipbench.tracking.tracking import open_managed_folder
 

@@ -18,19 +18,20 @@ from typing import Literal
 from rich.console import Console
 
 from tests.promotion.campaign import Campaign, levelled_engine
-from tipbench.cli.collect import Job
-from tipbench.cli.session import Session, make_stamps
+from tipbench.cli.collect import CollectRun
+from tipbench.cli.session import Session
+from tipbench.clock import make_stamps
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine, LoadedModel
 from tipbench.errors import TipbenchError
 from tipbench.grid import open_pack, prepare_grid
-from tipbench.judging.service import Judging
 from tipbench.promotion.gate import Asked, Gate
 from tipbench.promotion.promote import Promoting
 from tipbench.records import Generation, Model, Sampling
 from tipbench.settings import GateSettings, Settings, read_settings
 from tipbench.tracking import Tracking
 from tipbench.tracking.client import Pace, Rest, TimeLimits
+from tipbench.workbench import Workbench
 
 Command = Literal["collect", "collect_with_weights", "apply", "gate", "promote", "rollback"]
 PACE = Pace(first_seconds=0.1, cap_seconds=1.0, tries=12)
@@ -134,15 +135,16 @@ def run(order: Order, settings: Settings) -> None:
         server="the server",
         pace=PACE,
     ) as tracking:
-        session = Session(settings, tracking, make_stamps(), Console(quiet=True))
+        session = Session(Workbench(settings, tracking, make_stamps()), Console(quiet=True))
         match order.command:
             case "collect":
                 collect(order, session)
             case "collect_with_weights":
                 collect_with_weights(order, session)
             case "apply":
-                judging = Judging(tracking, session.stamps, settings.home / "locks")
-                judging.take_in(Path(order.last), experiment=None, judged_by=None, close=False)
+                session.workbench.judging.take_in(
+                    Path(order.last), experiment=None, judged_by=None, close=False
+                )
             case "gate" | "promote" | "rollback":
                 decide(order, session)
 
@@ -154,7 +156,7 @@ def collect(order: Order, session: Session) -> None:
         session.tracking, order.home, LEVELS, pack=pack, experiment=order.experiment, n_tips=N_TIPS
     )
     engine = CountingEngine(levelled_engine(LEVELS, N_TIPS), order.count_file)
-    Job(session, engine_of=lambda _: engine, reuse_from=None, as_json=False).run(campaign.cells())
+    CollectRun(session).run(campaign.cells(), lambda _: engine)
 
 
 def collect_with_weights(order: Order, session: Session) -> None:
@@ -164,7 +166,7 @@ def collect_with_weights(order: Order, session: Session) -> None:
     def engine_of(model: Model) -> Engine:
         return CountingEngine(engines.engine_of(model), order.count_file)
 
-    Job(session, engine_of=engine_of, reuse_from=None, as_json=False).run(cells)
+    CollectRun(session).run(cells, engine_of)
 
 
 def decide(order: Order, session: Session) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.jobs.records import Job, Kind, Step
 from tipbench.jobs.store import JobStore, NewJob, open_jobs
 from tipbench.jobs.worker import Worker

@@ -9,7 +9,7 @@ import pytest
 
 from tests.jobs.conftest import AtOnce, Bench
 from tests.jobs.scripted_airflow import PASSWORD, ScriptedAirflow, script_airflow
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.errors import UsageError
 from tipbench.jobs.airflow.api import Airflow, AirflowRefused, AirflowUnavailable, open_airflow
 from tipbench.jobs.airflow.launcher import (

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.engines.weight_watch import WeightWatch
 from tests.support.small_pack import write_small_pack
 from tests.support.waiting import eventually
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.jobs.records import Step
 from tipbench.jobs.store import NewJob, open_jobs
 from tipbench.settings import Settings

@@ -12,7 +12,7 @@ import pytest
 
 from tests.jobs.conftest import SCRIPT, AtOnce, Bench
 from tests.support.waiting import PATIENCE_SECONDS, eventually
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.errors import UsageError
 from tipbench.jobs.dispatcher import Dispatcher, LocalProcess
 from tipbench.jobs.logs import read_piece, read_progress, read_tail

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.conftest import Bench
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.errors import UsageError
 from tipbench.jobs.store import open_jobs
 from tipbench.settings import Settings

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.support.experiments import shift_clock
 from tests.support.sheets import REFERENCES
 from tipbench.bench.sittings import Answer
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.judging.handout import SittingRequest
 from tipbench.judging.service import Judging, LiveJudging, LiveSitting
 from tipbench.judging.sheet import SheetItem

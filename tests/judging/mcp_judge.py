@@ -11,9 +11,10 @@ from typing import Any
 from mcp import Client, StdioServerParameters
 
 from tests.support.sheets import REFERENCES
-from tipbench.cli.session import make_stamps
-from tipbench.judging.mcp import JudgeTools, make_server
+from tipbench.clock import make_stamps
+from tipbench.judging.mcp import make_server
 from tipbench.judging.service import Judging
+from tipbench.judging.tools import JudgeTools
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 

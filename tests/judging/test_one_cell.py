@@ -9,7 +9,7 @@ from tests.conftest import Cli
 from tests.support.sheets import REFERENCES
 from tipbench.bench.evidence import read_evidence
 from tipbench.bench.sittings import Answer
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.grid import Cell
 from tipbench.judging.handout import SittingRequest
 from tipbench.judging.service import Judging, LiveJudging

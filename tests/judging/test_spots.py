@@ -15,7 +15,7 @@ from tests.judging.scripted import collect_scripted, fill_with, same
 from tests.support.sheets import REFERENCES, sections
 from tipbench.bench.evidence import Evidence, GivenVerdict
 from tipbench.bench.sittings import Answer
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.errors import UsageError
 from tipbench.judging.draw import draw_spots, measure_disagreement
 from tipbench.judging.handout import SittingRequest

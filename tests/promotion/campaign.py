@@ -12,8 +12,7 @@ from uuid import uuid4
 from tests.support.experiments import Where, collect_with
 from tests.support.scripted import ScriptedEngine, make_model
 from tests.support.sheets import REFERENCES
-from tipbench.cli.session import make_stamps
-from tipbench.clock import Stamps
+from tipbench.clock import Stamps, make_stamps
 from tipbench.grid import Cell
 from tipbench.judging.handout import SittingRequest
 from tipbench.judging.service import Judging

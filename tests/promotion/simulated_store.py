@@ -15,8 +15,7 @@ from tests.support.experiments import Where, collect_with
 from tests.support.scripted import ScriptedEngine, make_model
 from tests.support.sheets import REFERENCES
 from tipbench.bench.sittings import Answer, KeyItem, Spent
-from tipbench.cli.session import make_stamps
-from tipbench.clock import Stamps
+from tipbench.clock import Stamps, make_stamps
 from tipbench.grid import Cell
 from tipbench.judging.auto.graders import FREE, Grader, JudgeModel
 from tipbench.judging.auto.run import AutoDesk, AutoSitting

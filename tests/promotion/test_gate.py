@@ -13,7 +13,7 @@ from tipbench.bench.sittings import Decision
 from tipbench.errors import NoChampion, TrackingRefused, UsageError
 from tipbench.judging.handout import SittingRequest
 from tipbench.pack import parse_pack
-from tipbench.promotion.gate import Asked, read_bench
+from tipbench.promotion.gate import Asked
 from tipbench.promotion.gate_report import GateReport
 from tipbench.promotion.rules import compute_look, freeze
 from tipbench.settings import GateSettings, Settings
@@ -52,7 +52,7 @@ def detail(report: GateReport, name: str) -> str:
 
 def begin_look(campaign: Campaign, look: int) -> tuple[str, int]:
     """What a gate does that is killed after its claim: the look's run, and how many verdicts it froze."""
-    bench = read_bench(campaign.tracking, campaign.experiment)
+    bench = campaign.gate().read(campaign.experiment)
     plan = plan_of(campaign)
     frozen = freeze(bench.evidence, champion="old+v1", rubric=bench.pack.rubric, gate=LAZY_ONLY)
     write = look_write(frozen, plan=plan, look=look, write=blank_write(bench.experiment, campaign.stamps))
@@ -158,7 +158,7 @@ def test_a_sitting_refused_later_makes_look_and_promotion_doubtful(campaign: Cam
     outcome = campaign.promoting().promote(Asked(campaign.experiment))
     assert (outcome.outcome, outcome.exit_code) == ("promoted", 0)
     assert campaign.promoting().promote(Asked(campaign.experiment)).outcome == "already"
-    bench = read_bench(campaign.tracking, campaign.experiment)
+    bench = campaign.gate().read(campaign.experiment)
     token = next(s.facts.token for s in bench.evidence.sittings if s.facts.tier == "lazy")
     judging = campaign.judging()
     judging.decide(Decision(sitting=token, accept=False, reason="asleep"), experiment=campaign.experiment)
@@ -176,7 +176,7 @@ def test_a_sitting_refused_later_makes_look_and_promotion_doubtful(campaign: Cam
 def test_a_promotion_that_became_doubtful_before_it_was_made_is_not_made(campaign: Campaign) -> None:
     campaign.judge()
     assert ask(campaign).answer == "promote"
-    bench = read_bench(campaign.tracking, campaign.experiment)
+    bench = campaign.gate().read(campaign.experiment)
     token = bench.evidence.sittings[0].facts.token
     decision = Decision(sitting=token, accept=False, reason="asleep")
     campaign.judging().decide(decision, experiment=campaign.experiment)
@@ -269,7 +269,7 @@ def test_a_champion_outside_the_grid_and_mixed_contents_are_named(
 def test_the_pure_answer_is_the_stored_one(campaign: Campaign) -> None:
     campaign.judge()
     report = ask(campaign)
-    bench = read_bench(campaign.tracking, campaign.experiment)
+    bench = campaign.gate().read(campaign.experiment)
     frozen = freeze(bench.evidence, champion="old+v1", rubric=bench.pack.rubric, gate=LAZY_ONLY)
     result = compute_look(frozen, plan=plan_of(campaign).facts, look=1)
     assert result.best.rules == report.rules

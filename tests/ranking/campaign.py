@@ -16,7 +16,7 @@ from benchmarks.big_experiment import make_pack
 from tests.support.experiments import Where, collect_with
 from tests.support.scripted import ScriptedEngine
 from tests.support.sheets import REFERENCES
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.engines.protocol import Schema
 from tipbench.grid import Cell
 from tipbench.judging.auto.graders import FREE, Graded, Grader, JudgeModel

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tipbench.cli.session import make_stamps
-from tipbench.clock import Stamps
+from tipbench.clock import Stamps, make_stamps
 from tipbench.collect.run import Store, collect_cells, plan_collect
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine

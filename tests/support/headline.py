@@ -9,8 +9,7 @@ from tests.support.experiments import Where, collect_into, collect_with
 from tests.support.small_pack import MAX_TOKENS, PROMPT
 from tests.support.text_judge import judge_file
 from tipbench.bench.sittings import Decision
-from tipbench.cli.session import make_stamps
-from tipbench.clock import Stamps
+from tipbench.clock import Stamps, make_stamps
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine
 from tipbench.grid import prepare_grid

@@ -9,7 +9,7 @@ from benchmarks.big_experiment import collect_big, judge_big, make_cells, make_p
 
 from tests.conftest import Cli
 from tests.support.official import MlflowClient
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.judging.service import Judging
 from tipbench.tracking import Experiment, Run, Tracking
 from tipbench.tracking.search import OVERLAP_MS

@@ -1,8 +1,6 @@
 """The server: API and panel in one application, any number of workers. All state is in the database."""
 
 import os
-import time
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -18,7 +16,7 @@ from tipbench.admin import bench, failures, jobs, judging, people, promotion
 from tipbench.admin.access import LOOPBACK, Shield, SignInFirst
 from tipbench.admin.deps import Parts, make_parts
 from tipbench.admin.panel import HERE, answer_problem, send_to_sign_in
-from tipbench.clock import Stamps
+from tipbench.clock import make_stamps
 from tipbench.errors import TipbenchError
 from tipbench.jobs.dispatcher import Dispatcher, LocalProcess
 from tipbench.jobs.worker import own_command
@@ -83,6 +81,5 @@ def make_worker_app() -> FastAPI:
     public = os.environ.get(PUBLIC_URL, "")
     hosts = LOOPBACK | {urlsplit(public).hostname or "localhost"}
     hosts |= {host for host in os.environ.get(HOSTS, "").split(",") if host}
-    stamps = Stamps(now_ms=lambda: time.time_ns() // 1_000_000, new_id=lambda: uuid.uuid4().hex)
     demo = bool(os.environ.get(DEMO))
-    return make_app(make_parts(read_settings(), stamps, public_origin=public, demo=demo), hosts=hosts)
+    return make_app(make_parts(read_settings(), make_stamps(), public_origin=public, demo=demo), hosts=hosts)

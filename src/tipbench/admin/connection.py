@@ -3,28 +3,17 @@
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from tipbench.clock import Stamps
 from tipbench.errors import ExperimentNotFound
-from tipbench.judging.service import Judging
-from tipbench.promotion.gate import Gate
-from tipbench.promotion.promote import Promoting
 from tipbench.ranking.compare import compare_experiment
 from tipbench.ranking.records import By
 from tipbench.settings import Settings
-from tipbench.tracking import Experiment, Tracking, open_tracking
+from tipbench.tracking import Experiment, open_tracking
+from tipbench.workbench import Workbench
 
 FOREIGN = "tip-bench-"
 """Experiments whose names begin so are shown whoever made them."""
-
-
-@dataclass(frozen=True)
-class Opened:
-    """MLflow with everything that hangs on it."""
-
-    tracking: Tracking
-    judging: Judging
 
 
 class Door:
@@ -35,9 +24,9 @@ class Door:
         self.stamps = stamps
         self._opening = threading.Lock()
         self._writing = threading.Lock()
-        self._opened: Opened | None = None
+        self._opened: Workbench | None = None
 
-    def open(self) -> Opened:
+    def open(self) -> Workbench:
         """MLflow as it is reached now.
 
         Raises:
@@ -45,9 +34,7 @@ class Door:
         """
         with self._opening:
             if self._opened is None:
-                tracking = open_tracking(self.settings)
-                judging = Judging(tracking, self.stamps, self.settings.home / "locks")
-                self._opened = Opened(tracking, judging)
+                self._opened = Workbench(self.settings, open_tracking(self.settings), self.stamps)
             return self._opened
 
     def lose(self) -> None:
@@ -64,7 +51,7 @@ class Door:
             self._opened = None
 
     @contextmanager
-    def writing(self) -> Generator[Opened]:
+    def writing(self) -> Generator[Workbench]:
         """The same for a change."""
         opened = self.open()
         with self._writing:
@@ -104,16 +91,3 @@ class Door:
     def experiment_link(self, experiment: Experiment) -> str:
         """Where people see it in MLflow's own pages."""
         return f"{self.open().tracking.url}/#/experiments/{experiment.id}"
-
-    def gate(self, opened: Opened) -> Gate:
-        """The gate as the settings have it."""
-        return Gate(opened.tracking, self.stamps, self.settings.gate)
-
-    def promoting(self, opened: Opened, *, by: str) -> Promoting:
-        """Promotions by this user."""
-        return Promoting(self.gate(opened), by)
-
-    def tidy(self, opened: Opened, name: str) -> None:
-        """Closes sittings that ran out, as every command does that writes."""
-        with opened.judging.locked(name) as registrar:
-            opened.judging.read_tidy(registrar)

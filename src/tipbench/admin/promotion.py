@@ -80,9 +80,7 @@ def promote(user: SeeingAdmin, parts: Server, experiment: ExperimentName, wanted
 def roll_back(user: Admin, parts: Server, wanted: Rollback) -> Outcome:
     """Back to the champion before this one."""
     with parts.door.writing() as opened:
-        outcome = parts.door.promoting(opened, by=user.name).roll_back(
-            wanted.pack, reason=wanted.reason.strip()
-        )
+        outcome = opened.promoting(user.name).roll_back(wanted.pack, reason=wanted.reason.strip())
     tell(parts, user, "rollback", outcome)
     return outcome
 
@@ -106,8 +104,8 @@ def read_history(user: Viewer, parts: Server, pack: PackName = "tip") -> History
 def ask(parts: Parts, user: User, experiment: str, question: Question) -> GateReport:
     """The gate's answer."""
     with parts.door.writing() as opened:
-        parts.door.tidy(opened, experiment)
-        gate, asked = parts.door.gate(opened), Asked(experiment, question.challenger)
+        opened.judging.tidy(experiment)
+        gate, asked = opened.gate, Asked(experiment, question.challenger)
         report = gate.plan(asked) if question.plan_only else gate.ask(asked)
     detail = {"answer": report.answer, "look": report.look}
     parts.note(user, "gate.plan" if question.plan_only else "gate.ask", experiment, detail)
@@ -124,8 +122,8 @@ def decide(parts: Parts, user: User, experiment: str, wanted: Promotion) -> Outc
     if wanted.how != "gate" and (not reason or arm is None):
         raise UsageError(f"{wanted.how!r} needs an arm and a reason", hint="Say both: they are recorded.")
     with parts.door.writing() as opened:
-        parts.door.tidy(opened, experiment)
-        promoting = parts.door.promoting(opened, by=user.name)
+        opened.judging.tidy(experiment)
+        promoting = opened.promoting(user.name)
         if wanted.how == "initial" and arm is not None:
             outcome = promoting.name_first(arm, experiment=experiment, reason=reason)
         elif wanted.how == "force" and arm is not None:
@@ -211,7 +209,7 @@ def roll_back_page(
 ) -> Response:
     """Back to the champion before."""
     with parts.door.writing() as opened:
-        outcome = parts.door.promoting(opened, by=user.name).roll_back(pack, reason=reason.strip())
+        outcome = opened.promoting(user.name).roll_back(pack, reason=reason.strip())
     tell(parts, user, "rollback", outcome)
     return go(address("/promotions/", experiment))
 
@@ -226,7 +224,7 @@ def _promotions_page(
     problem: str = "",
 ) -> Response:
     view = read_view(parts.door, experiment)
-    pack = view.pack().name if view.evidence.cells else "tip"
+    pack = view.bench.pack.name if view.evidence.cells else "tip"
     return render(
         request,
         "promotions.html",
@@ -234,7 +232,7 @@ def _promotions_page(
         name=experiment,
         pack=pack,
         history=list_history(parts, pack).promotions,
-        arms=sorted({cell.facts.arm for cell in view.evidence.cells}),
+        arms=view.bench.arms,
         report=report,
         problem=problem,
     )

@@ -1,5 +1,6 @@
 """`tipbench ab`, and what it shares with `tipbench improve`."""
 
+import getpass
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,10 +10,9 @@ import click
 from click.core import ParameterSource
 
 from tipbench.bench.evidence import read_evidence
-from tipbench.cli.collect import Job
-from tipbench.cli.judge import open_judging
+from tipbench.cli.collect import CollectRun
 from tipbench.cli.judge_auto import find_judge, judge_with_bar, print_outcome
-from tipbench.cli.promote import open_promoting, show_outcome
+from tipbench.cli.promote import show_outcome
 from tipbench.cli.session import (
     Function,
     Session,
@@ -98,18 +98,10 @@ def open_deciding(session: Session, engines: Engines, *, sheet: Path) -> Decidin
             markup=False,
             style="dim",
         )
-    desk = Desk(open_judging(session), settings.judged_by, sheet)
+    desk = Desk(session.workbench.judging, settings.judged_by, sheet)
     engine_hands = EngineHands(session, engines)
-    return Deciding(
-        open_promoting(session), desk, Hands(collect=engine_hands.collect, judge_auto=engine_hands.judge)
-    )
-
-
-class SilentJob(Job):
-    """A collect whose end is not the end of the command."""
-
-    def _say_what_is_next(self, plan: object) -> None:
-        pass
+    hands = Hands(collect=engine_hands.collect, judge_auto=engine_hands.judge)
+    return Deciding(session.workbench.promoting(getpass.getuser()), desk, hands)
 
 
 @dataclass(frozen=True)
@@ -123,7 +115,7 @@ class EngineHands:
         """Generates every missing cell."""
         session = self._in(experiment)
         session.say.print(f"Collecting into {experiment!r}", markup=False)
-        SilentJob(session, engine_of=self.engines.engine_of, reuse_from=None, as_json=False).run(list(cells))
+        CollectRun(session, last=False).run(list(cells), self.engines.engine_of)
 
     def judge(self, experiment: str) -> None:
         """Lets the model judge that the settings name, if they do; one that showed it cannot is not asked."""
@@ -146,8 +138,7 @@ class EngineHands:
             print_outcome(session, judge, outcome, anyway=False)
 
     def _in(self, experiment: str) -> Session:
-        settings = self.session.settings.model_copy(update={"experiment": experiment})
-        return replace(self.session, settings=settings)
+        return replace(self.session, workbench=self.session.workbench.within(experiment))
 
 
 def show_stop(ctx: click.Context, session: Session, stop: Stop) -> None:

@@ -8,7 +8,8 @@ import click
 from rich.table import Table
 
 from tipbench.cli.extras import check_extra
-from tipbench.cli.session import check_room, make_console, make_stamps
+from tipbench.cli.session import check_room, make_console
+from tipbench.clock import make_stamps
 from tipbench.jobs.store import open_jobs
 from tipbench.settings import read_settings
 

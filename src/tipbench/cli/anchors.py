@@ -6,7 +6,6 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from tipbench.cli.judge import open_judging
 from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
 from tipbench.inert import make_inert_line
 from tipbench.judging.new_anchors import Proposal, propose_anchors, write_anchors
@@ -31,9 +30,9 @@ def add(*, folder: Path, write: bool, **flags: object) -> None:
     """Candidates on which three different judges agree become anchors of the pack in this folder."""
     pack = read_pack(folder)
     with open_session(flags) as session:
-        name, judging = session.settings.experiment, open_judging(session)
-        backlog = judging.read(judging.registrar(name), fresh=True)
-        proposal = propose_anchors(backlog, pack, experiment=name)
+        name, judging = session.settings.experiment, session.workbench.judging
+        bench = judging.open(name, fresh=True)
+        proposal = propose_anchors(bench, pack, experiment=name)
         _show(session, proposal)
         if proposal.new and write:
             write_anchors(folder, proposal)

@@ -3,7 +3,6 @@
 import json
 import shlex
 from collections.abc import Callable, Iterable
-from contextlib import closing
 from dataclasses import dataclass
 
 import click
@@ -18,12 +17,10 @@ from tipbench.cli.session import (
     mlflow_options,
     start_session,
 )
-from tipbench.collect.run import Collected, Plan, Store, collect_cells, estimate_seconds, plan_collect
+from tipbench.collect.run import Collected, Plan, estimate_seconds
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine
 from tipbench.errors import (
-    ExperimentNotFound,
-    TipbenchError,
     TrackingRefused,
     TrackingUnavailable,
     UsageError,
@@ -32,10 +29,6 @@ from tipbench.grid import Cell, add_champion, champion_alone, open_pack, prepare
 from tipbench.records import Model
 from tipbench.settings import read_settings
 from tipbench.tracking import Delivery
-from tipbench.tracking.runs import Experiment
-
-STOP_SECONDS = 10.0
-"""How long a stopped collect tries to deliver what it made; the rest stays in the journal."""
 
 
 @click.command(name="collect")
@@ -91,11 +84,11 @@ def command(
         with start_session(settings, say=say) as session:
             champion = None if without_champion else _find_champion(session, report)
             cells = _with_champion(grid, champion, session, find_model=engines.admit, report=report)
-            job = Job(session, engine_of=engines.engine_of, reuse_from=reuse_from, as_json=as_json)
+            collect = CollectRun(session, reuse_from=reuse_from, as_json=as_json)
             if dry_run:
-                job.show_plan(cells)
+                collect.show_plan(cells)
             elif cells:
-                job.run(cells)
+                collect.run(cells, engines.engine_of)
 
 
 def _with_champion(
@@ -126,26 +119,20 @@ def _find_champion(session: Session, report: Callable[[str], None]) -> ChampionA
 
 
 @dataclass(frozen=True)
-class Job:
-    """One collect with everything it was started with."""
+class CollectRun:
+    """One collect as it is shown. `last` says that the command ends with it."""
 
     session: Session
-    engine_of: Callable[[Model], Engine]
-    reuse_from: str | None
-    as_json: bool
+    reuse_from: str | None = None
+    as_json: bool = False
+    last: bool = True
 
     def show_plan(self, cells: list[Cell]) -> None:
         """What would be done."""
-        tracking, settings = self.session.tracking, self.session.settings
-        try:
-            experiment = tracking.find_experiment(settings.experiment)
-        except ExperimentNotFound:
-            experiment = None
-        plan = plan_collect(
-            cells, tracking=tracking, experiment=experiment, reuse_from=self._reuse_experiment()
-        )
+        name = self.session.settings.experiment
+        plan = self.session.workbench.collecting.foresee(cells, experiment=name, reuse_from=self.reuse_from)
         numbers = {
-            "experiment": settings.experiment,
+            "experiment": name,
             "cells": len(plan.cells),
             "stored": len(plan.cells) - len(plan.missing),
             "reuse": len(plan.to_reuse),
@@ -160,49 +147,26 @@ class Job:
             shown = ", ".join(map(str, value)) if isinstance(value, list) else value
             self.session.say.print(f"{name.replace('_', ' '):18} {shown}", markup=False)
 
-    def run(self, cells: list[Cell]) -> None:
+    def run(self, cells: list[Cell], engine_of: Callable[[Model], Engine]) -> None:
         """Collects, shows progress, and says what comes next."""
-        tracking, settings, say = self.session.tracking, self.session.settings, self.session.say
-        left = tracking.deliver_left_over()
+        workbench, say = self.session.workbench, self.session.say
+        left = workbench.tracking.deliver_left_over()
         if left.delivered:
             say.print(f"{left.delivered} writes that an earlier run left were delivered")
         for message in (*left.notes, *(f"refused by MLflow: {message}" for _, message in left.refused)):
             say.print(f"· {message}", markup=False)
-        reuse_from = self._reuse_experiment()
-        experiment = tracking.ensure_experiment(settings.experiment)
-        plan = plan_collect(cells, tracking=tracking, experiment=experiment, reuse_from=reuse_from)
-        store = Store(
-            tracking,
-            experiment,
-            self.session.stamps,
-            settings.judge_kind,
-            judging_closed=plan.close_reason is not None,
+        collection = workbench.collecting.begin(
+            cells, experiment=workbench.settings.experiment, reuse_from=self.reuse_from
         )
+        plan = collection.plan
         if not self.as_json:
             say.print(
                 f"{len(plan.cells)} cells: {len(plan.cells) - len(plan.missing)} stored, "
                 f"{len(plan.to_reuse)} to reuse, {len(plan.to_generate)} to generate"
             )
-        try:
-            # Closed whatever happens: that unloads the model.
-            with closing(collect_cells(plan, store=store, engine_of=self.engine_of)) as collected:
-                done = self._show(collected, total=len(plan.missing))
-        except KeyboardInterrupt:
-            tracking.flush(patience_seconds=STOP_SECONDS)
-            raise TipbenchError(
-                "stopped", hint="What was shown is stored. Run the same command again to go on."
-            ) from None
-        except TipbenchError:
-            tracking.flush(patience_seconds=STOP_SECONDS)
-            raise
-        report = tracking.flush()
-        if not report.left_in_journal:
-            # Into the cache now: the first compare then asks for next to nothing.
-            tracking.read_runs(experiment)
-        self._finish(report, plan, done=done)
-
-    def _reuse_experiment(self) -> Experiment | None:
-        return self.session.tracking.find_experiment(self.reuse_from) if self.reuse_from else None
+        with collection.generate(engine_of) as collected:
+            done = self._show(collected, total=len(plan.missing))
+        self._finish(collection.deliver(), plan, done=done)
 
     def _show(self, collected: Iterable[Collected], *, total: int) -> int:
         if self.as_json:
@@ -227,7 +191,7 @@ class Job:
                 f"{report.left_in_journal} writes are safe in the journal but not in MLflow",
                 hint="Run the same command again when MLflow answers: nothing is generated twice.",
             )
-        if not self.as_json:
+        if self.last and not self.as_json:
             self._say_what_is_next(plan)
 
     def _say_what_is_next(self, plan: Plan) -> None:

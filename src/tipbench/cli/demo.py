@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import click
 
-from tipbench.cli.collect import Job
+from tipbench.cli.collect import CollectRun
 from tipbench.cli.interactive import judge_here
-from tipbench.cli.judge import open_judging
 from tipbench.cli.judge_auto import find_judge, judge_with_bar, print_outcome
 from tipbench.cli.models import fetch_with_progress
 from tipbench.cli.session import Session, check_room, make_console, mlflow_options, start_session
@@ -64,7 +63,7 @@ def run_demo(flags: Mapping[str, object], extent: Extent) -> None:
         grid = f"1 model × {len(extent.prompts)} prompts × {extent.scenarios} scenarios"
         say.rule(f"2 Collect: {grid}, every cell an MLflow run")
         with start_session(settings, say=say) as session:
-            Job(session, engine_of=engines.engine_of, reuse_from=None, as_json=False).run(cells)
+            CollectRun(session).run(cells, engines.engine_of)
             known = f"{extent.anchors} tips with known scores"
             say.rule(f"3 Judge: may this model judge? {known}, and one of each arm")
             _let_model_judge(session, engines, sample=Sample(anchors=extent.anchors, blocks=1))
@@ -81,7 +80,7 @@ def run_demo(flags: Mapping[str, object], extent: Extent) -> None:
 
 def _let_model_judge(session: Session, engines: Engines, *, sample: Sample) -> None:
     """A first impression of the model as a judge; once, however often the demo runs."""
-    sittings = open_judging(session).status(experiment=session.settings.experiment).sittings
+    sittings = session.workbench.judging.status(experiment=session.settings.experiment).sittings
     earlier = next((line for line in sittings if line.drawn == "all" and line.state != "open"), None)
     if earlier is not None:
         session.say.print(f"it judged before: sitting {earlier.sitting} is {earlier.state}")
@@ -99,7 +98,7 @@ def _offer_keyboard(session: Session) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or session.say.is_dumb_terminal:
         return
     if click.confirm("Judge one block yourself, here at the keyboard?", default=False):
-        judge_here(session, open_judging(session), SittingRequest(getpass.getuser(), blocks=1))
+        judge_here(session, session.workbench.judging, SittingRequest(getpass.getuser(), blocks=1))
 
 
 def _say_next(session: Session, *, waiting: int) -> None:

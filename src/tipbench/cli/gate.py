@@ -2,9 +2,8 @@
 
 import click
 
-from tipbench.cli.judge import open_judging
-from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
-from tipbench.promotion.gate import Asked, Gate
+from tipbench.cli.session import experiment_option, mlflow_options, open_session
+from tipbench.promotion.gate import Asked
 from tipbench.promotion.gate_report import print_gate
 
 
@@ -29,24 +28,12 @@ def command(
 ) -> None:
     """May a challenger replace the champion? Exit code 0: promote, 3: do not, 4: not decided."""
     with open_session(flags, for_machines=as_json) as session:
-        tidy(session)
+        session.workbench.judging.tidy(session.settings.experiment)
         asked = Asked(session.settings.experiment, challenger, against)
-        gate = open_gate(session)
+        gate = session.workbench.gate
         report = gate.plan(asked) if plan_only else gate.ask(asked)
         if as_json:
             click.echo(report.model_dump_json(indent=1))
         else:
             print_gate(report, session.say)
     ctx.exit(0 if plan_only and report.budget is not None else report.exit_code)
-
-
-def open_gate(session: Session) -> Gate:
-    """The gate as the settings have it."""
-    return Gate(session.tracking, session.stamps, session.settings.gate)
-
-
-def tidy(session: Session) -> None:
-    """Closes sittings that ran out, as every command does that writes: their complete blocks count."""
-    judging = open_judging(session)
-    with judging.locked(session.settings.experiment) as registrar:
-        judging.read_tidy(registrar)

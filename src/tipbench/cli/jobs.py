@@ -7,7 +7,8 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from tipbench.cli.session import make_console, make_stamps
+from tipbench.cli.session import make_console
+from tipbench.clock import make_stamps
 from tipbench.inert import make_inert_line
 from tipbench.jobs.logs import read_piece
 from tipbench.jobs.store import open_jobs

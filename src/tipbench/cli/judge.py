@@ -23,7 +23,7 @@ from tipbench.errors import JudgedEnough, UsageError
 from tipbench.inert import make_inert_line
 from tipbench.judging.draw import Disagreement
 from tipbench.judging.handout import Handout, SittingRequest
-from tipbench.judging.service import Judging, Taken
+from tipbench.judging.service import Taken
 from tipbench.judging.status import Status
 
 FilePath = click.Path(dir_okay=False, path_type=Path)
@@ -101,13 +101,13 @@ def command(
             request = make_request(wishes, judged_by=session.settings.judged_by)
             _export(session, export, request, as_json=as_json)
         elif apply is not None:
-            taken = open_judging(session).take_in(
+            taken = session.workbench.judging.take_in(
                 apply, experiment=experiment, judged_by=judged_by, close=close
             )
             _print_apply(session, taken, as_json=as_json)
         else:
             request = make_request(wishes, judged_by=pick_judge(session, judged_by))
-            ctx.exit(judge_here(session, open_judging(session), request))
+            ctx.exit(judge_here(session, session.workbench.judging, request))
 
 
 command.add_command(install_command)
@@ -123,7 +123,7 @@ def status(*, as_json: bool, fresh: bool, **flags: object) -> None:
     """Where judging stands: judged, waiting, and who has what."""
     with open_session(flags, for_machines=as_json) as session:
         settings = session.settings
-        found = open_judging(session).status(
+        found = session.workbench.judging.status(
             experiment=settings.experiment, fresh=fresh, delta=settings.delta
         )
         if as_json:
@@ -140,7 +140,7 @@ def close_judging(*, reason: str, **flags: object) -> None:
     """End judging of an experiment: what is not judged stays so."""
     with open_session(flags) as session:
         name = session.settings.experiment
-        open_judging(session).end(check_reason(reason), experiment=name)
+        session.workbench.judging.end(check_reason(reason), experiment=name)
         session.say.print(f"judging of {name!r} is closed: {reason}", markup=False)
 
 
@@ -152,7 +152,7 @@ def reopen_judging(*, reason: str, **flags: object) -> None:
     """Open judging of an experiment again."""
     with open_session(flags) as session:
         name = session.settings.experiment
-        open_judging(session).reopen(check_reason(reason), experiment=name)
+        session.workbench.judging.reopen(check_reason(reason), experiment=name)
         session.say.print(f"judging of {name!r} is open again: {reason}", markup=False)
 
 
@@ -163,7 +163,7 @@ def reopen_judging(*, reason: str, **flags: object) -> None:
 def release_sitting(*, sitting: str, **flags: object) -> None:
     """Take SITTING back from its judge (a lost file): complete blocks count, the rest waits again."""
     with open_session(flags) as session:
-        state = open_judging(session).release(sitting, experiment=session.settings.experiment)
+        state = session.workbench.judging.release(sitting, experiment=session.settings.experiment)
         session.say.print(f"sitting {sitting} is {state}", markup=False)
 
 
@@ -178,12 +178,6 @@ def check_reason(reason: str) -> str:
     return reason.strip()
 
 
-def open_judging(session: Session) -> Judging:
-    """The judge phase as this command sees it."""
-    settings = session.settings
-    return Judging(session.tracking, session.stamps, settings.home / "locks", gate=settings.gate)
-
-
 def tell_disagreement(found: Disagreement) -> str:
     """Δ, bias and how many pairs are beyond it, in a line."""
     spread = "" if found.bias_spread is None else f", between arms ± {found.bias_spread:.2f}"
@@ -196,7 +190,7 @@ def tell_disagreement(found: Disagreement) -> str:
 
 def _export(session: Session, path: Path, request: SittingRequest, *, as_json: bool) -> None:
     try:
-        handout = open_judging(session).hand_out(path, request, experiment=session.settings.experiment)
+        handout = session.workbench.judging.hand_out(path, request, experiment=session.settings.experiment)
     except JudgedEnough as enough:
         say_enough(session, enough)
         if as_json:

@@ -2,16 +2,15 @@
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
-from tipbench.cli.judge import open_judging
 from tipbench.cli.session import Session, make_console, start_session
 from tipbench.engines import Engines, open_engines
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.judging.auto.graders import JudgeModel, Price, judge_on_engine
-from tipbench.judging.auto.run import AutoJudging, AutoOrder, AutoOutcome
+from tipbench.judging.auto.run import AutoOrder, AutoOutcome
 from tipbench.settings import Settings, read_settings
 
 LITELLM = "litellm:"
@@ -96,13 +95,9 @@ def judge_with_bar(session: Session, order: AutoOrder, *, quiet: bool) -> AutoOu
     columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=session.say, disable=quiet) as bar:
         task = bar.add_task("judging", total=None)
-        return _auto_judging(session, lambda done, of: bar.update(task, completed=done, total=of)).run(
-            order, experiment=session.settings.experiment
-        )
-
-
-def _auto_judging(session: Session, report: Callable[[int, int], None]) -> AutoJudging:
-    return AutoJudging(open_judging(session), session.settings.home / "auto", report)
+        return session.workbench.auto_judging(
+            lambda done, of: bar.update(task, completed=done, total=of)
+        ).run(order, experiment=session.settings.experiment)
 
 
 def print_outcome(session: Session, judge: JudgeModel, outcome: AutoOutcome | None, *, anyway: bool) -> None:

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tipbench.cli.handing_out import delta_option
-from tipbench.cli.judge import open_judging, tell_disagreement
+from tipbench.cli.judge import tell_disagreement
 from tipbench.cli.session import Session, mlflow_options, open_session
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.judging.draw import FlaggedPair
@@ -32,7 +32,7 @@ def command(*, experiment: str | None, as_json: bool, plot: Path | None, **flags
         def pass_over(name: str, error: TipbenchError) -> None:
             session.say.print(f"· {name} is left out: {error.message}", markup=False)
 
-        report = open_judging(session).judges(
+        report = session.workbench.judging.judges(
             names, delta=session.settings.delta, pass_over=None if experiment else pass_over
         )
         if plot is not None:

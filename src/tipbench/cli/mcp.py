@@ -5,11 +5,10 @@ from contextlib import contextmanager
 
 import click
 
-from tipbench.cli.judge import open_judging
 from tipbench.cli.session import experiment_option, make_console, mlflow_options, start_session
 from tipbench.errors import TipbenchError
-from tipbench.judging.mcp import JudgeTools
 from tipbench.judging.service import Judging
+from tipbench.judging.tools import JudgeTools
 from tipbench.settings import read_settings
 
 
@@ -38,7 +37,7 @@ def command(*, champion: str | None, **flags: object) -> None:
     def open_lazily() -> Generator[Judging]:
         say.print("opening MLflow; a local server that does not run yet is started, which takes a while")
         with start_session(settings, say=say) as session:
-            yield open_judging(session)
+            yield session.workbench.judging
 
     tools = JudgeTools(
         open_lazily, judged_by=settings.judged_by, experiment=settings.experiment, champion=champion

@@ -75,13 +75,12 @@ def status(home: str | None) -> None:
 @mlflow_options
 def publish(**flags: object) -> None:
     """Copy the verdicts that count into MLflow's evaluation views, as assessments of traces."""
-    from tipbench.cli.judge import open_judging
     from tipbench.judging.repair import publish_verdicts
 
     with open_session(flags) as session:
-        judging, name = open_judging(session), session.settings.experiment
-        with judging.locked(name) as registrar:
-            traces, verdicts = publish_verdicts(judging.read(registrar, fresh=True), registrar)
+        judging, name = session.workbench.judging, session.settings.experiment
+        with judging.locked(name) as bench:
+            traces, verdicts = publish_verdicts(bench.again(fresh=True))
         session.say.print(f"{verdicts} verdicts on {traces} candidates are in MLflow's traces of {name!r}")
 
 

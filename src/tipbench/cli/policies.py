@@ -8,7 +8,8 @@ from tipbench.cli.extras import check_extra
 from tipbench.cli.policies_evaluate import evaluate_command
 from tipbench.cli.policies_gate import gate_command
 from tipbench.cli.policies_tips import tips_command
-from tipbench.cli.session import check_room, make_console, make_stamps
+from tipbench.cli.session import check_room, make_console
+from tipbench.clock import make_stamps
 from tipbench.settings import read_settings, split_list
 
 

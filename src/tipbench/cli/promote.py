@@ -4,13 +4,12 @@ import getpass
 
 import click
 
-from tipbench.cli.gate import open_gate, tidy
 from tipbench.cli.judge import check_reason
 from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
 from tipbench.errors import UsageError
 from tipbench.promotion.gate import Asked
 from tipbench.promotion.gate_report import print_gate
-from tipbench.promotion.promote import Outcome, Promoting
+from tipbench.promotion.promote import Outcome
 
 
 @click.command(name="promote")
@@ -42,8 +41,8 @@ def command(
         raise UsageError("--reason goes with --initial and --force, and they need it")
     with open_session(flags, for_machines=as_json) as session:
         name = session.settings.experiment
-        tidy(session)
-        promoting = open_promoting(session)
+        session.workbench.judging.tidy(session.settings.experiment)
+        promoting = session.workbench.promoting(getpass.getuser())
         if initial:
             outcome = promoting.name_first(initial, experiment=name, reason=check_reason(reason or ""))
         elif force:
@@ -52,11 +51,6 @@ def command(
             outcome = promoting.promote(Asked(name, challenger))
         show_outcome(session, outcome, as_json=as_json)
     ctx.exit(outcome.exit_code)
-
-
-def open_promoting(session: Session) -> Promoting:
-    """Promotions by whoever runs this command."""
-    return Promoting(open_gate(session), getpass.getuser())
 
 
 def show_outcome(session: Session, outcome: Outcome, *, as_json: bool) -> None:

@@ -53,7 +53,7 @@ def _repair(session: Session, experiment: Experiment, *, dry_run: bool) -> Repai
         session.tracking,
         experiment,
         locks=session.settings.home / "locks",
-        now_ms=session.stamps.now_ms(),
+        stamps=session.stamps,
         dry_run=dry_run,
     )
 

@@ -109,7 +109,7 @@ def _check_public(url: str | None) -> str:
 
 def _say_first_user(settings: Settings, say: Callable[..., None]) -> None:
     from tipbench.admin.deps import make_parts
-    from tipbench.cli.session import make_stamps
+    from tipbench.clock import make_stamps
 
     parts = make_parts(settings, make_stamps())
     if not parts.accounts.list_users():

@@ -12,13 +12,13 @@ from tipbench.admin.app import DEMO
 from tipbench.admin.deps import Parts, make_parts
 from tipbench.admin.jobs import order_simulate
 from tipbench.cli.serve_demo_bench import Making
-from tipbench.cli.session import make_stamps
+from tipbench.clock import make_stamps
 from tipbench.errors import UsageError
 from tipbench.files import try_lock
 from tipbench.jobs.orders import SimulateOrder
 from tipbench.settings import Settings
-from tipbench.tracking import open_tracking
 from tipbench.tracking.tracking import open_managed_folder
+from tipbench.workbench import open_workbench
 
 FOLDER, VERSION = "serve-demo", "1"
 """Another version of the demo is made anew."""
@@ -63,8 +63,8 @@ def _version(folder: Path) -> str:
 
 
 def _make(own: Settings, report: Callable[[str], None]) -> None:
-    with open_tracking(own) as tracking:
-        Making(tracking, make_stamps(), own.home, report).make()
+    with open_workbench(own.model_copy(update={"judge_kind": "human"})) as workbench:
+        Making(workbench, own.home, report).make()
     (own.home / "made").write_text(VERSION, encoding="ascii")
 
 

@@ -12,21 +12,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from tipbench.clock import Stamps
-from tipbench.collect.run import Store, collect_cells, plan_collect
 from tipbench.engines.protocol import Schema
 from tipbench.grid import Cell
 from tipbench.judging.auto.graders import FREE, Graded, Grader, JudgeModel
-from tipbench.judging.auto.run import AutoJudging, AutoOrder
+from tipbench.judging.auto.run import AutoOrder
 from tipbench.judging.handout import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.judging.sheet import SheetItem
 from tipbench.pack import builtin_pack, select_scenarios
-from tipbench.promotion.gate import Gate
-from tipbench.promotion.promote import Promoting
 from tipbench.records import Generation, Model, Options, Sampling
-from tipbench.settings import GateSettings
-from tipbench.tracking import Tracking
+from tipbench.workbench import Workbench
 
 EXPERIMENT, UNJUDGED = "tip-bench-demo", "tip-bench-demo-next"
 CHAMPION = "demo-medium+v1"
@@ -139,8 +134,7 @@ def list_models() -> list[Model]:
 class Making:
     """What the demo is made with. `report` hears what is done now."""
 
-    tracking: Tracking
-    stamps: Stamps
+    workbench: Workbench
     folder: Path
     report: Callable[[str], None]
 
@@ -160,28 +154,27 @@ class Making:
         self._collect(cells, EXPERIMENT, engine)
         later = [replace(cell, options=options.model_copy(update={"seed": 2})) for cell in cells[-16:]]
         self._collect(later, UNJUDGED, engine)
-        Promoting(Gate(self.tracking, self.stamps, GateSettings()), "demo").name_first(
+        self.workbench.promoting("demo").name_first(
             CHAMPION, experiment=EXPERIMENT, reason="Something has to be in use."
         )
         self.report("judging some of them …")
         self._judge(engine.deserved)
 
     def _collect(self, cells: Sequence[Cell], experiment: str, engine: DemoEngine) -> None:
-        stored = self.tracking.ensure_experiment(experiment)
-        plan = plan_collect(cells, tracking=self.tracking, experiment=stored, reuse_from=None)
-        store = Store(self.tracking, stored, self.stamps, "human")
-        for _ in collect_cells(plan, store=store, engine_of=lambda _: engine):
-            pass
-        self.tracking.flush()
+        collection = self.workbench.collecting.begin(cells, experiment=experiment)
+        with collection.generate(lambda _: engine) as collected:
+            for _ in collected:
+                pass
+        collection.deliver()
 
     def _judge(self, deserved: Mapping[str, Form]) -> None:
-        judging = Judging(self.tracking, self.stamps, self.folder / "locks")
+        judging = self.workbench.judging
         scorer = Scorer(deserved)
         self._fill(judging, scorer, SittingRequest("anna", sits="human", blocks=22))
         self._fill(judging, scorer, SittingRequest("ben", sits="human", second_share=0.25))
         self._fill(judging, replace(scorer, off_by=-2), SittingRequest("carl", sits="human", blocks=3))
         judge = JudgeModel("demo:judge", "demo", pinned=True, price=FREE, patient=False, open=scorer.open)
-        auto = AutoJudging(judging, self.folder / "auto", lambda _done, _of: None)
+        auto = self.workbench.auto_judging(lambda _done, _of: None)
         auto.run(AutoOrder(judge), experiment=EXPERIMENT)
 
     def _fill(self, judging: Judging, scorer: "Scorer", request: SittingRequest) -> None:

@@ -3,8 +3,6 @@
 import os
 import shutil
 import sys
-import time
-import uuid
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +16,8 @@ from tipbench.clock import Stamps
 from tipbench.errors import TipbenchError
 from tipbench.inert import make_inert
 from tipbench.settings import Settings, read_settings
-from tipbench.tracking import Tracking, open_tracking
+from tipbench.tracking import Tracking
+from tipbench.workbench import Workbench, open_workbench
 
 Function = TypeVar("Function", bound=Callable[..., object])
 PLAIN_WIDTH = 132
@@ -29,10 +28,20 @@ ROOM_BYTES = 100_000_000
 class Session:
     """One command's view of the world. `say` is for people: on stderr when stdout is for machines."""
 
-    settings: Settings
-    tracking: Tracking
-    stamps: Stamps
+    workbench: Workbench
     say: Console
+
+    @property
+    def settings(self) -> Settings:
+        return self.workbench.settings
+
+    @property
+    def tracking(self) -> Tracking:
+        return self.workbench.tracking
+
+    @property
+    def stamps(self) -> Stamps:
+        return self.workbench.stamps
 
 
 @contextmanager
@@ -47,17 +56,9 @@ def open_session(flags: Mapping[str, object], *, for_machines: bool = False) -> 
 def start_session(settings: Settings, *, say: Console) -> Generator[Session]:
     """The same with settings at hand."""
     check_room(settings)
-    tracking = open_tracking(settings)
-    try:
-        say.print(tracking.description, style="dim", highlight=False, soft_wrap=True)
-        yield Session(settings, tracking, make_stamps(), say)
-    finally:
-        tracking.close()
-
-
-def make_stamps() -> Stamps:
-    """The real clock and real random ids."""
-    return Stamps(now_ms=lambda: time.time_ns() // 1_000_000, new_id=lambda: uuid.uuid4().hex)
+    with open_workbench(settings) as workbench:
+        say.print(workbench.tracking.description, style="dim", highlight=False, soft_wrap=True)
+        yield Session(workbench, say)
 
 
 class InertConsole(Console):

@@ -5,7 +5,7 @@ import getpass
 import click
 
 from tipbench.bench.sittings import Decision
-from tipbench.cli.judge import check_reason, open_judging
+from tipbench.cli.judge import check_reason
 from tipbench.cli.session import experiment_option, mlflow_options, open_session
 
 
@@ -40,6 +40,6 @@ def decide(decision: Decision, flags: dict[str, object], *, with_late: bool) -> 
     decision = decision.model_copy(update={"by": getpass.getuser()})
     with open_session(flags) as session:
         name = session.settings.experiment
-        found = open_judging(session).decide(decision, experiment=name, with_late=with_late)
+        found = session.workbench.judging.decide(decision, experiment=name, with_late=with_late)
         session.say.print(f"sitting {decision.sitting} is {found.state}: {decision.reason}", markup=False)
         session.say.print(f"  tipbench compare --experiment {name}", markup=False)

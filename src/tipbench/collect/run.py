@@ -1,6 +1,7 @@
 """Collect: every missing cell of the grid is generated and stored. One failed cell is data, not a crash."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -11,13 +12,15 @@ from tipbench.clock import Stamps
 from tipbench.collect.candidates import measure_diversity, parse_candidates
 from tipbench.engines.machine import PeakWatch
 from tipbench.engines.protocol import Engine, LoadedModel
-from tipbench.errors import GenerationFailed
+from tipbench.errors import ExperimentNotFound, GenerationFailed, TipbenchError
 from tipbench.grid import Cell
 from tipbench.records import ANSWERED, FAILED, Candidate, Generation, Model, Pack
-from tipbench.tracking import Tracking
+from tipbench.tracking import Delivery, Tracking
 from tipbench.tracking.runs import Experiment
 from tipbench.tracking.write import blank_write
 
+STOP_SECONDS = 10.0
+"""How long a stopped collect tries to deliver what it made; the rest stays in the journal."""
 HAND_OVER_SECONDS = 20.0
 """How long the engine is kept at the end of a model so that the next process sees its cells stored."""
 
@@ -106,6 +109,73 @@ def collect_cells(plan: Plan, *, store: Store, engine_of: Callable[[Model], Engi
         yield _reuse_cell(cell, plan.reusable[cell.key], store)
     for model, group in groupby(plan.to_generate, key=lambda cell: cell.model):
         yield from _collect_model(list(group), engine=engine_of(model), store=store)
+
+
+@dataclass(frozen=True)
+class Collecting:
+    """Collect as a phase: planned, generated, delivered."""
+
+    tracking: Tracking
+    stamps: Stamps
+    judge_kind: str
+
+    def foresee(self, cells: Sequence[Cell], *, experiment: str, reuse_from: str | None) -> Plan:
+        """What would be done. Writes nothing: the experiment need not be there yet."""
+        try:
+            found = self.tracking.find_experiment(experiment)
+        except ExperimentNotFound:
+            found = None
+        return plan_collect(
+            cells, tracking=self.tracking, experiment=found, reuse_from=self._find(reuse_from)
+        )
+
+    def begin(self, cells: Sequence[Cell], *, experiment: str, reuse_from: str | None = None) -> "Collection":
+        """Makes the experiment where there is none, and plans."""
+        source = self._find(reuse_from)
+        stored = self.tracking.ensure_experiment(experiment)
+        plan = plan_collect(cells, tracking=self.tracking, experiment=stored, reuse_from=source)
+        closed = plan.close_reason is not None
+        return Collection(plan, Store(self.tracking, stored, self.stamps, self.judge_kind, closed))
+
+    def _find(self, experiment: str | None) -> Experiment | None:
+        return self.tracking.find_experiment(experiment) if experiment else None
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A collect that was begun."""
+
+    plan: Plan
+    store: Store
+
+    @contextmanager
+    def generate(self, engine_of: Callable[[Model], Engine]) -> Generator[Iterator[Collected]]:
+        """The missing cells, one by one; whatever happens, the model is unloaded and what was made is sent.
+
+        Raises:
+            TipbenchError: it was interrupted, or the engine is gone.
+        """
+        tracking = self.store.tracking
+        try:
+            with closing(collect_cells(self.plan, store=self.store, engine_of=engine_of)) as collected:
+                yield collected
+        except KeyboardInterrupt:
+            tracking.flush(patience_seconds=STOP_SECONDS)
+            raise TipbenchError(
+                "stopped", hint="What was shown is stored. Run the same command again to go on."
+            ) from None
+        except TipbenchError:
+            tracking.flush(patience_seconds=STOP_SECONDS)
+            raise
+
+    def deliver(self) -> Delivery:
+        """Waits until MLflow has everything, or says what it has not."""
+        tracking = self.store.tracking
+        report = tracking.flush()
+        if not report.left_in_journal:
+            # Into the cache now: the first compare then asks for next to nothing.
+            tracking.read_runs(self.store.experiment)
+        return report
 
 
 def estimate_seconds(plan: Plan) -> float:

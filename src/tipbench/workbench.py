@@ -1,0 +1,79 @@
+"""The phases, built once for everybody: command line, panel, MCP, jobs and demo.
+
+Nothing else constructs a phase, so that a setting cannot be forgotten at one of several doors. What a phase
+imports is loaded when it is asked for: a collect does not wait for the statistics of the gate.
+"""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tipbench.clock import Stamps, make_stamps
+from tipbench.settings import Settings
+from tipbench.tracking import Tracking, open_tracking
+
+if TYPE_CHECKING:
+    from tipbench.collect.run import Collecting
+    from tipbench.judging.auto.run import AutoJudging
+    from tipbench.judging.service import Judging
+    from tipbench.promotion.gate import Gate
+    from tipbench.promotion.promote import Promoting
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """The phases under one set of settings, on one MLflow."""
+
+    settings: Settings
+    tracking: Tracking
+    stamps: Stamps
+
+    def within(self, experiment: str) -> "Workbench":
+        """The same for another experiment."""
+        return replace(self, settings=self.settings.model_copy(update={"experiment": experiment}))
+
+    @cached_property
+    def collecting(self) -> "Collecting":
+        """Cells are generated and stored."""
+        from tipbench.collect.run import Collecting
+
+        return Collecting(self.tracking, self.stamps, self.settings.judge_kind)
+
+    @cached_property
+    def judging(self) -> "Judging":
+        """Items are handed out, verdicts taken in."""
+        from tipbench.judging.service import Judging
+
+        return Judging(self.tracking, self.stamps, self.settings.home / "locks", gate=self.settings.gate)
+
+    def auto_judging(self, report: Callable[[int, int], None]) -> "AutoJudging":
+        """A model judges everything; `report` is told how many of how many are done."""
+        from tipbench.judging.auto.run import AutoJudging
+
+        return AutoJudging(self.judging, self.settings.home / "auto", report)
+
+    @cached_property
+    def gate(self) -> "Gate":
+        """May a challenger replace the champion?"""
+        from tipbench.promotion.gate import Gate
+
+        return Gate(self.tracking, self.stamps, self.settings.gate)
+
+    def promoting(self, by: str) -> "Promoting":
+        """Promotions by this person."""
+        from tipbench.promotion.promote import Promoting
+
+        return Promoting(self.gate, by)
+
+
+@contextmanager
+def open_workbench(settings: Settings, *, stamps: Stamps | None = None) -> Generator[Workbench]:
+    """The workbench on the MLflow that the settings name; the connection is closed at the end.
+
+    Raises:
+        TrackingError: MLflow is not reached.
+    """
+    with open_tracking(settings) as tracking:
+        yield Workbench(settings, tracking, stamps or make_stamps())
