@@ -61,6 +61,27 @@ def begin_look(campaign: Campaign, look: int) -> tuple[str, int]:
     return mine, frozen.counted
 
 
+def test_a_preview_tells_the_last_look_and_today_and_writes_nothing(campaign: Campaign) -> None:
+    gate = campaign.gate()
+    campaign.judge(blocks=2)
+    today = gate.preview(gate.read(campaign.experiment))
+    assert (today.champion, today.last_look, today.trouble) == ("old+v1", None, "")
+    assert today.report is not None
+    assert (today.report.answer, today.report.look) == ("undecided", None)
+    assert "planned look" in failed(today.report)
+    assert plan_of(campaign).taken == {}
+    campaign.judge()
+    told = ask(campaign)
+    assert gate.preview(gate.read(campaign.experiment)).report == told.model_copy(update={"version": None})
+    campaign.promoting().promote(Asked(campaign.experiment))
+    before = gate.read(campaign.experiment)
+    after = gate.preview(before)
+    assert (after.champion, after.report and after.report.look) == ("good+v1", None)
+    assert after.last_look is not None
+    assert (after.last_look.champion, after.last_look.best.promoted) == ("old+v1", "good+v1")
+    assert gate.read(campaign.experiment).runs == before.runs
+
+
 def test_looks_are_planned_spent_once_and_a_clear_challenger_passes(campaign: Campaign) -> None:
     plan = campaign.gate().plan(Asked(campaign.experiment))
     assert (plan.budget, plan.looks, plan.answer) == (ALL, LAZY_ONLY.looks, "undecided")
@@ -239,8 +260,7 @@ def test_one_scenario_and_a_single_verdict_are_too_few(tracking: Tracking, tmp_p
 
 
 def test_all_failures_are_nothing_to_judge(tracking: Tracking, tmp_path: Path) -> None:
-    silent = Campaign(tracking, tmp_path, {"old": 0.0, "new": 0.0}, n_tips=1).collect()
-    silent.name_first("old+v1")
+    silent = Campaign(tracking, tmp_path, {"old": 0.0, "new": 0.0}, n_tips=1).collect(champion="old+v1")
     report = ask(silent)
     assert (report.exit_code, failed(report), report.budget) == (3, ["candidates"], None)
     assert (

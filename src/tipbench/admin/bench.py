@@ -16,16 +16,16 @@ from tipbench.admin.panel import render
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.champions import EXPERIMENT as CHAMPIONS
-from tipbench.bench.evidence import Evidence, GivenVerdict, check_contents, read_evidence
+from tipbench.bench.evidence import Evidence, GivenVerdict, read_evidence
 from tipbench.bench.sittings import StoredSitting
 from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingRefused, TrackingUnavailable
 from tipbench.inert import make_inert
 from tipbench.jobs.records import NotThere
-from tipbench.ranking.compare import Bench as CompareBench
+from tipbench.ranking.compare import compare_bench, find_sides
 from tipbench.ranking.records import Report
 from tipbench.records import Record, Rubric
+from tipbench.show.charts import draw_standings, make_heat
 from tipbench.show.numbers import conclude
-from tipbench.show.panel_charts import draw_standings, make_heat
 from tipbench.tracking import Experiment
 
 # What the API tells of experiments, cells and candidates.
@@ -215,7 +215,7 @@ def read_view(door: Door, name: str) -> BenchView:
     Raises:
         ExperimentNotFound: there is none.
     """
-    bench = door.open().judging.open(name)
+    bench = door.open().open(name)
     return BenchView(bench, door.experiment_link(bench.experiment))
 
 
@@ -447,9 +447,7 @@ def show_experiment(
             name=experiment,
             link=view.link,
         )
-    check_contents(view.evidence.cells, experiment=experiment)
-    bench = CompareBench(view.bench.experiment, view.evidence, view.bench.pack)
-    report = bench.report(by)
+    report = compare_bench(view.bench, by)
     chosen = arm if arm is not None else _first_arm(view, report.standings[0].name if by == "arm" else "")
     return render(
         request,
@@ -461,7 +459,7 @@ def show_experiment(
         report=report,
         conclusion=conclude(report),
         standings=draw_standings(report),
-        heat=make_heat(bench.report("arm") if by != "arm" else report, view.evidence.cells),
+        heat=make_heat(compare_bench(view.bench, "arm") if by != "arm" else report, find_sides(view.bench)),
         arm=chosen,
         arms=view.bench.arms,
         cells=view.lines(view.cells({"arm": chosen})),

@@ -31,7 +31,7 @@ from tipbench.judging.service import LiveSitting
 from tipbench.judging.status import SittingLine, Status, sitting_line
 from tipbench.judging.tools import explain
 from tipbench.records import Record
-from tipbench.show.drift_chart import draw_drift
+from tipbench.show.charts import draw_drift
 
 router = APIRouter(prefix="/api/bench/judging", tags=["judging"], responses=REFUSALS)
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import click
 
+from tipbench.bench.bench import Bench
 from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
 from tipbench.cli.writing import write_whole
 from tipbench.errors import UsageError
-from tipbench.ranking.compare import read_bench, read_details
+from tipbench.ranking.compare import compare_bench, read_details
 from tipbench.ranking.records import By, Report
 from tipbench.show.markdown import format_markdown
-from tipbench.show.page import make_page
 from tipbench.show.terminal import format_csv, print_report
 
 
@@ -47,11 +47,10 @@ def command(
     # again takes a fifth of the time.
     gc.set_threshold(50_000)
     with open_session(flags, for_machines=as_json or as_csv or as_markdown) as session:
-        bench = read_bench(session.tracking, session.settings.experiment, fresh=fresh)
-        report = bench.report(by)
+        bench = session.workbench.open(session.settings.experiment, fresh=fresh)
+        report = compare_bench(bench, by)
         if html is not None:
-            details = read_details(session.tracking, bench, now_ms=session.stamps.now_ms())
-            write_whole(html, make_page(report, details))
+            write_whole(html, _make_page(session, bench, report))
         if as_json:
             click.echo(report.model_dump_json(indent=1))
         elif as_csv:
@@ -63,6 +62,12 @@ def command(
         if html is not None:
             _say_written(session, html, report)
     ctx.exit(report.exit_code)
+
+
+def _make_page(session: Session, bench: Bench, report: Report) -> str:
+    from tipbench.show.page import make_page
+
+    return make_page(report, read_details(bench), session.workbench.gate.preview(bench))
 
 
 def _say_written(session: Session, path: Path, report: Report) -> None:

@@ -4,7 +4,7 @@ import click
 
 from tipbench.cli.session import experiment_option, mlflow_options, open_session
 from tipbench.promotion.gate import Asked
-from tipbench.promotion.gate_report import print_gate
+from tipbench.show.terminal import print_gate
 
 
 @click.command(name="gate")

@@ -13,7 +13,7 @@ from tipbench.cli.session import mlflow_options, open_session
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.inert import make_inert_line
 from tipbench.promotion.history import History, read_history
-from tipbench.show.history_chart import draw_history
+from tipbench.show.charts import draw_history
 
 
 @click.command(name="history")

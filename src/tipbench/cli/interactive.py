@@ -13,6 +13,7 @@ from tipbench.judging.keyboard.loop import Left, judge_at_keyboard
 from tipbench.judging.service import Judging, LiveJudging
 from tipbench.judging.status import SittingLine
 from tipbench.settings import Settings
+from tipbench.show.screen import TerminalScreen
 
 ALARMS = {
     "offset": "your scores are {offset:+.1f} points off the known ones on average",
@@ -46,7 +47,7 @@ def judge_here(session: Session, judging: Judging, request: SittingRequest) -> i
         session.say.print("nothing waits for a lazy judge that is not with one already")
         session.say.print(f"  tipbench judge status --experiment {shlex.quote(name)}", markup=False)
         return 0
-    left = judge_at_keyboard(live, sitting, console=session.say)
+    left = judge_at_keyboard(live, sitting, screen=TerminalScreen(session.say))
     if left.exit_code:
         return left.exit_code
     lines = {line.sitting: line for line in judging.status(experiment=name).sittings}

@@ -13,7 +13,7 @@ from tipbench.cli.session import Session, mlflow_options, open_session
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.judging.draw import FlaggedPair
 from tipbench.judging.judges import JudgePair, JudgeSitting, JudgesReport, NoiseLine
-from tipbench.show.drift_chart import draw_drift
+from tipbench.show.charts import draw_drift
 
 
 @click.command(name="judges")

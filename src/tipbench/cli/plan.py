@@ -64,7 +64,7 @@ def _read_variance(settings: Settings, name: str) -> CellVariance:
     from tipbench.ranking.compare import read_cell_variance
 
     with start_session(settings, say=make_console()) as session:
-        return read_cell_variance(session.tracking, name)
+        return read_cell_variance(session.workbench.open(name))
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from tipbench.cli.judge import check_reason
 from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
 from tipbench.errors import UsageError
 from tipbench.promotion.gate import Asked
-from tipbench.promotion.gate_report import print_gate
 from tipbench.promotion.promote import Outcome
+from tipbench.show.terminal import print_gate
 
 
 @click.command(name="promote")

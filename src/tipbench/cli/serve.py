@@ -45,7 +45,7 @@ def command(
     **flags: object,
 ) -> None:
     """The bench from a browser and from other programs. First: tipbench admin create-user NAME."""
-    check_extra("admin", "argon2", "fastapi", "jinja2", "python_multipart", "uvicorn")
+    check_extra("admin", "argon2", "fastapi", "python_multipart", "uvicorn")
     import uvicorn
 
     from tipbench.admin.app import HOSTS, PUBLIC_URL

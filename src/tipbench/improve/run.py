@@ -31,7 +31,7 @@ from tipbench.judging.status import SittingLine
 from tipbench.promotion.gate import Asked
 from tipbench.promotion.gate_report import GateReport
 from tipbench.promotion.promote import Outcome, Promoting
-from tipbench.ranking.compare import compare_experiment
+from tipbench.ranking.compare import compare_bench
 from tipbench.ranking.records import Report
 from tipbench.records import Prompt, content_hash
 from tipbench.tracking.write import blank_write
@@ -205,7 +205,7 @@ class Deciding:
     def _decide_first(self, asked: Asked) -> Stop:
         """Without a champion there is no gate: the leaderboard, and a person's word."""
         name = asked.experiment
-        board = compare_experiment(self.promoting.gate.tracking, name, by="arm", fresh=True)
+        board = compare_bench(self.promoting.gate.read(name), "arm")
         if board.winner is None and board.waiting:
             stop = self.desk.ask(name, SittingRequest(self.desk.judged_by, items=ITEMS_AT_ONCE))
             return replace(stop, board=board)

@@ -28,8 +28,8 @@ from tipbench.bench.plans import (
 )
 from tipbench.bench.scores import find_levels, make_scores
 from tipbench.clock import Stamps
-from tipbench.errors import MixedContents, NoChampion, UsageError
-from tipbench.promotion.gate_report import GateReport, NextLook
+from tipbench.errors import MixedContents, NoChampion, TrackingError, UsageError
+from tipbench.promotion.gate_report import GatePreview, GateReport, NextLook
 from tipbench.promotion.rules import compute_look, examine_today, freeze
 from tipbench.promotion.succession import find_registered, settle, version_of
 from tipbench.records import Options
@@ -71,6 +71,15 @@ def find_opponent(bench: Bench, against: str, *, stamps: Stamps) -> Opponent:
         arm = read_arm(tracking, promotion)
         version = version_of(tracking, pack, arm.hash)
     return Opponent(promotion, arm, version, name_in(bench, arm), remarks)
+
+
+def _read_opponent(bench: Bench) -> Opponent | None:
+    """The champion as it is recorded; nothing is put right in the registry."""
+    promotion = read_chain(bench.tracking, bench.pack.name).in_force
+    if promotion is None:
+        return None
+    arm = read_arm(bench.tracking, promotion)
+    return Opponent(promotion, arm, None, name_in(bench, arm))
 
 
 def name_in(bench: Bench, arm: ChampionArm) -> str:
@@ -263,6 +272,13 @@ def find_doubts(tracking: Tracking, run: Run, evidence: Evidence) -> tuple[str, 
     return tuple(sorted(refused & used))
 
 
+def _read_last_look(bench: Bench) -> LookResult | None:
+    """What the last finished look of this experiment said, whoever was champion then."""
+    looks = [run for run in bench.runs if run.tags.get("tipbench.kind") == "look"]
+    found = [result for run in looks if (result := read_result(bench.tracking, run)) is not None]
+    return found[-1] if found else None
+
+
 @dataclass(frozen=True)
 class Asked:
     """What somebody wants to know. `challenger` narrows the question to one arm."""
@@ -318,6 +334,18 @@ class Gate:
         """
         return read_bench(self.tracking, experiment, stamps=self.stamps, fresh=True)
 
+    def preview(self, bench: Bench) -> GatePreview:
+        """What it has said and would say today, for a page: reads only, and what cannot be read is said."""
+        try:
+            opponent = _read_opponent(bench)
+            if opponent is None:
+                return GatePreview()
+            report = _Question(self, Asked(bench.experiment.name), bench, opponent).preview()
+            last = None if report.look is not None else _read_last_look(bench)
+        except (TrackingError, UsageError) as error:
+            return GatePreview(trouble=error.message)
+        return GatePreview(champion=opponent.arm.name, report=report, last_look=last)
+
     def _pose(self, asked: Asked, bench: Bench | None) -> "_Question":
         bench = bench or self.read(asked.experiment)
         if asked.challenger is not None:
@@ -350,16 +378,26 @@ class _Question:
 
     def foresee(self) -> GateReport:
         """What was said before, if the gate would say it again; else the rules on what counts today."""
-        gate, bench, opponent = self.gate, self.bench, self.opponent
-        plan = find_plan(gate.tracking, bench.experiment, opponent.promotion)
-        said = _Planned(self, plan).repeat() if plan else None
+        said = self._repeat()
         if said is not None:
             return said
-        missing = check_before_look(bench, opponent, gate.settings)
-        if missing is not None:
-            return self.report(missing)
-        frozen = freeze(bench.evidence, champion=opponent.name, rubric=bench.pack.rubric, gate=gate.settings)
-        return self.report(examine_today(frozen, alpha=gate.settings.alpha, challenger=self.asked.challenger))
+        missing = check_before_look(self.bench, self.opponent, self.gate.settings)
+        return self._examine_today() if missing is None else self.report(missing)
+
+    def preview(self) -> GateReport:
+        """The same with every rule, also where no look could decide yet."""
+        return self.blocked() or self._repeat() or self._examine_today()
+
+    def _repeat(self) -> GateReport | None:
+        plan = find_plan(self.gate.tracking, self.bench.experiment, self.opponent.promotion)
+        return _Planned(self, plan).repeat() if plan else None
+
+    def _examine_today(self) -> GateReport:
+        settings, rubric = self.gate.settings, self.bench.pack.rubric
+        frozen = freeze(self.bench.evidence, champion=self.opponent.name, rubric=rubric, gate=settings)
+        found = examine_today(frozen, alpha=settings.alpha, challenger=self.asked.challenger)
+        report = self.report(PlainAnswer(answer=found.answer, rules=found.rules))
+        return report.model_copy(update={"challenger": found.challenger})
 
     def report(self, found: PlainAnswer) -> GateReport:
         """The answer without a look."""
