@@ -1,9 +1,10 @@
 """`tipbench airflow`."""
 
+from contextlib import closing
+
 import click
 
 from tipbench.cli.doctor import print_findings
-from tipbench.clock import make_stamps
 from tipbench.settings import read_settings
 
 
@@ -14,20 +15,13 @@ def command() -> None:
 
 @command.command()
 @click.option("--airflow-url", help="Airflow's API server [default: airflow_url of the settings].")
-@click.option("--seconds", default=120.0, show_default=True, help="How long a worker may take to answer.")
-@click.option("--mlflow-url", help="MLflow server that a worker is to reach [default: that of the settings].")
 @click.pass_context
-def doctor(ctx: click.Context, *, seconds: float, **flags: object) -> None:
-    """Check Airflow for the bench: its parts, the DAG, the pool, and MLflow as a worker sees it."""
+def doctor(ctx: click.Context, **flags: object) -> None:
+    """Check that Airflow is set up for the bench: its parts, the DAG, the plugin, the pool."""
     from tipbench.jobs.airflow.api import open_airflow
     from tipbench.jobs.airflow.doctor import Doctor
 
-    settings = read_settings(flags)
-    airflow = open_airflow(settings)
-    try:
-        examined = Doctor(airflow, settings.mlflow_url, make_stamps().new_id, seconds)
-        findings = list(examined.examine())
-    finally:
-        airflow.close()
+    with closing(open_airflow(read_settings(flags))) as airflow:
+        findings = list(Doctor(airflow).examine())
     print_findings(findings)
     ctx.exit(0 if all(finding.ok for finding in findings if finding.needed) else 1)
