@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -59,18 +60,28 @@ class Tracking:
     ) -> None:
         self.url = rest.url
         self.description = description
-        self.registry = Registry(rest)
         self._rest = rest
         self._home = home
         self._server = server or rest.url
         self.text_cache = TextCache(home / "cache" / "packs")
         self._experiments = Experiments(rest, locks=home / "locks", new_id=new_id)
-        self._outbox = Outbox(
-            rest,
-            folder=journal_folder(home, self._server),
+        self._new_id = new_id
+        self._pace = pace or Pace()
+
+    @cached_property
+    def registry(self) -> Registry:
+        """MLflow's registry of prompts."""
+        return Registry(self._rest)
+
+    @cached_property
+    def _outbox(self) -> Outbox:
+        # Made by the first write: who only reads leaves the journal alone.
+        return Outbox(
+            self._rest,
+            folder=journal_folder(self._home, self._server),
             server=self._server,
-            new_id=new_id,
-            pace=pace or Pace(),
+            new_id=self._new_id,
+            pace=self._pace,
         )
 
     def ensure_experiment(self, name: str) -> Experiment:
@@ -230,7 +241,8 @@ class Tracking:
 
     def close(self) -> None:
         """Ends deliveries and connections; what is not delivered stays in the journal."""
-        self._outbox.close()
+        if "_outbox" in vars(self):
+            self._outbox.close()
         self._rest.close()
 
     def __enter__(self) -> Self:
