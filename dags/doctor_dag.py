@@ -1,4 +1,4 @@
-"""What a worker and the triggerer see of the bench's parts. Started by `tipbench airflow doctor`."""
+"""What a worker and the triggerer see of the bench's parts. Started by `tipbench doctor`."""
 
 from __future__ import annotations
 

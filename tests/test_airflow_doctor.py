@@ -50,7 +50,7 @@ def doctor(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Doctor:
                 """Nothing."""
 
         with serve(Scripted) as url:
-            return cli("airflow", "doctor", "--seconds=0", f"--airflow-url={url}")
+            return cli("doctor", "--seconds=0", f"--airflow-url={url}")
 
     return examine
 
@@ -98,10 +98,13 @@ def test_who_does_not_answer_from_inside_and_why(doctor: Doctor) -> None:
     assert "into the environment of the triggerer" in found.out
 
 
-def test_without_an_address_it_says_where_to_set_one(cli: Cli) -> None:
-    refused = cli("airflow", "doctor")
-    assert refused.code == 2
-    assert "TIPBENCH_AIRFLOW_URL" in refused.err
+def test_an_airflow_is_asked_only_where_one_is_set(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Airflow" not in cli.ok("doctor", "--json").out
+    monkeypatch.setenv("TIPBENCH_AIRFLOW_URL", "http://bot:secret@127.0.0.1:9")
+    told = cli("doctor", "--json")
+    (found,) = (each for each in told.json() if each["part"] == "Airflow")
+    assert (told.code, found["ok"], "credentials" in found["says"]) == (1, False, True)
+    assert "secret" not in told.out
 
 
 def test_a_worker_is_asked_for_the_server_of_the_flag(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +131,6 @@ def test_a_worker_is_asked_for_the_server_of_the_flag(cli: Cli, monkeypatch: pyt
 
     where = ("--mlflow-url", "http://mlflow.example:5000", "--seconds", "0")
     with serve(Scripted) as url:
-        told = cli("airflow", "doctor", "--airflow-url", url, *where)
+        told = cli("doctor", "--airflow-url", url, *where)
     assert told.code == 1, told.out + told.err
     assert [run["conf"] for run in asked] == [{"mlflow_url": "http://mlflow.example:5000"}]

@@ -23,7 +23,7 @@ def doctor(stage: Stage, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Doctor:
     monkeypatch.setenv("TIPBENCH_AIRFLOW_USERNAME", "bot")
     monkeypatch.setenv("TIPBENCH_AIRFLOW_PASSWORD", PASSWORD)
     monkeypatch.setenv("COLUMNS", "400")
-    return lambda *options: cli("airflow", "doctor", "--seconds=300", *options)
+    return lambda *options: cli("doctor", "--seconds=300", *options)
 
 
 def lines_of(outcome: Outcome) -> dict[str, str]:

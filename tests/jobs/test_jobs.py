@@ -26,7 +26,7 @@ def in_background(bench: Bench, job_id: str, *, fault: str = "") -> subprocess.P
     """The worker as a process of its own."""
     program = (
         "import sys; from pathlib import Path; from tipbench.settings import Settings;"
-        "from tipbench.cli.session import make_stamps; from tipbench.jobs.store import open_jobs;"
+        "from tipbench.clock import make_stamps; from tipbench.jobs.store import open_jobs;"
         f"from tipbench.jobs.worker import Worker; {fault}\n"
         "s = Settings(home=Path(sys.argv[1]));"
         "Worker(open_jobs(s, make_stamps()), s, tuple(sys.argv[3:])).work(sys.argv[2])"

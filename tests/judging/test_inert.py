@@ -17,7 +17,6 @@ from tests.judging.desks import desk_of
 from tests.judging.hostile import SIZES, acting, hostile_texts, kinds
 from tipbench.bench.evidence import Evidence
 from tipbench.bench.sittings import StoredDrift
-from tipbench.cli.session import InertConsole
 from tipbench.inert import LIMIT, cell_for_csv, make_inert, make_inert_line, text_for_markdown
 from tipbench.judging.draw import Member, draw_blocks
 from tipbench.judging.judges import JudgeSitting
@@ -26,6 +25,7 @@ from tipbench.judging.status import SittingLine
 from tipbench.pack import builtin_pack
 from tipbench.ranking.standings import make_report
 from tipbench.records import Candidate
+from tipbench.show.console import InertConsole
 from tipbench.show.drift_chart import draw_drift
 from tipbench.show.terminal import format_csv, print_report
 

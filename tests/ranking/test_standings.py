@@ -20,8 +20,8 @@ from tests.ranking.evidence import (
 )
 from tipbench.bench.evidence import Evidence
 from tipbench.bench.plans import GateAnswer, GateRule, LookResult
-from tipbench.cli.session import InertConsole
 from tipbench.ranking.gate_reasons import GateReasons
+from tipbench.show.console import InertConsole
 from tipbench.show.markdown import format_markdown
 from tipbench.show.numbers import conclude, show_sittings
 from tipbench.show.page import make_page

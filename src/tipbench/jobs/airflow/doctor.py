@@ -176,7 +176,7 @@ class Doctor:
         end = time.monotonic() + self.seconds
         with closing(inside):
             try:
-                _patiently(lambda: inside.start_run(run_id, conf, note="tipbench airflow doctor"), until=end)
+                _patiently(lambda: inside.start_run(run_id, conf, note="tipbench doctor"), until=end)
             except AirflowRefused as error:
                 yield Finding(part="a run from inside", ok=False, says=error.message, to_do=error.hint)
                 return
