@@ -94,7 +94,7 @@ class Running:
             else SittingRequest("anna", blocks=1)
         )
         try:
-            sections = draw_sections(self.recorded.backlog, request, rng=self.rng)
+            sections = draw_sections(self.recorded.bench, request, rng=self.rng)
         except JudgedEnough:
             return []
         return [block for section in sections for block in section]

@@ -1,5 +1,6 @@
 """One real MLflow server for the whole test run; under pytest-xdist one for each worker."""
 
+import gc
 import json
 import os
 import shutil
@@ -16,19 +17,15 @@ import hypothesis
 import pytest
 
 from tests.engines.variants import prepare_models
-from tests.support.copying import ServerData, copy_experiment
+from tests.support.copying import SERVERS, ServerData, copy_experiment, make_once, own_server
 from tests.support.costs import Costs, longest_first
 from tests.support.experiments import collect_into
 from tests.support.seeds import VARIABLE, begin_test, seed_of_run, use_seeded_ids
 from tests.support.small_pack import write_small_pack
 from tipbench.cli import main
-from tipbench.files import hold_lock
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 from tipbench.tracking.tracking import open_managed_folder
-
-SHARED = "TIPBENCH_TEST_SERVER_HOME"
-"""Where the servers live. Set it yourself to keep them over several test runs."""
 
 HERE = Path(__file__).parent
 hypothesis.settings.register_profile(
@@ -44,23 +41,25 @@ NO_SKIPS = "TIPBENCH_TEST_NO_SKIPS"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if SHARED in os.environ and "PYTEST_XDIST_WORKER" not in os.environ:
+    if SERVERS in os.environ and "PYTEST_XDIST_WORKER" not in os.environ:
         # A server that is kept knows the names of the last run.
         os.environ.setdefault(VARIABLE, uuid.uuid4().hex[:8])
-    if SHARED not in os.environ:
+    if SERVERS not in os.environ:
         # The first process names the folder and cleans it up; workers of xdist inherit the variable.
         folder = tempfile.mkdtemp(prefix="tipbench-tests-", dir=_memory())
-        os.environ[SHARED] = folder
+        os.environ[SERVERS] = folder
         config.add_cleanup(lambda: _stop_servers(Path(folder)))
     # The small models of the tests may lie in memory side by side, each on a core of its own.
-    os.environ["TIPBENCH_ENGINE_LOCK"] = str(_server_home().with_suffix(".lock"))
+    os.environ["TIPBENCH_ENGINE_LOCK"] = str(own_server().home.with_suffix(".lock"))
     os.environ["TIPBENCH_THREADS"] = "1"
     for name in ("MLFLOW_TRACKING_URI", "TIPBENCH_MLFLOW_URL", "TIPBENCH_HOME"):
         os.environ.pop(name, None)
     # Started in the background by a script, Ctrl-C is ignored, here and in all that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     use_seeded_ids()
-    config.pluginmanager.register(Costs(_server_home()))
+    config.pluginmanager.register(Costs(own_server().home))
+    # Reading all tests makes a million objects that stay: not searched for garbage, it takes half the time.
+    gc.disable()
 
 
 def pytest_report_header() -> str:
@@ -69,6 +68,16 @@ def pytest_report_header() -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     longest_first(items)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    # Some libraries complain at the end about what was never given back.
+    gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -106,16 +115,11 @@ def _memory() -> Path | None:
     return memory if memory.is_dir() and shutil.disk_usage(memory).free > 2 * 2**30 else None
 
 
-def _server_home() -> Path:
-    """Of this process's MLflow server."""
-    return Path(os.environ[SHARED]) / os.environ.get("PYTEST_XDIST_WORKER", "alone")
-
-
 def _stop_servers(folder: Path) -> None:
     for home in filter(Path.is_dir, folder.iterdir()):
         open_managed_folder(home).stop()
     shutil.rmtree(folder, ignore_errors=True)
-    os.environ.pop(SHARED, None)
+    os.environ.pop(SERVERS, None)
 
 
 @pytest.fixture(scope="session")
@@ -124,13 +128,13 @@ def mlflow_url() -> str:
 
     One for all processes would be what they wait for: it is one process, too.
     """
-    return open_managed_folder(_server_home()).start().url
+    return open_managed_folder(own_server().home).start().url
 
 
 @pytest.fixture(scope="session")
 def server_data(mlflow_url: str) -> ServerData:
     """The folder of that server, for what tests do beside it."""
-    return ServerData(_server_home())
+    return own_server()
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +146,7 @@ def _tidy(request: pytest.FixtureRequest) -> Iterator[None]:  # pyright: ignore[
     if "mlflow_url" not in request.fixturenames:
         yield
         return
-    data = ServerData(_server_home())
+    data = own_server()
     newest = data.newest_experiment()
     yield
     data.delete_experiments_after(newest)
@@ -241,25 +245,23 @@ def base(server_data: ServerData, mlflow_url: str, models_folder: Path) -> tuple
 
     Generated once for the whole run, by real weights: the worker who comes first does it for all.
     """
-    shared = Path(os.environ[SHARED])
-    with hold_lock(shared / "base.lock"):
-        made = shared / "base.txt"
-        if not made.exists():
-            pack = write_small_pack(shared / "base-pack")
-            home = shared / "base-home"
-            (home / "models").parent.mkdir()
-            (home / "models").symlink_to(models_folder)
-            collect_into(
-                Settings(
-                    home=home, mlflow_url=mlflow_url, experiment="base", pack=str(pack), models="smollm2",
-                    prompts="v1", n_tips=3, threads=1,
-                )
-            )  # fmt: skip
-            made.write_text(str(server_data.home), encoding="utf-8")
-        source = ServerData(Path(made.read_text(encoding="utf-8")))
+    pack = Path(os.environ[SERVERS]) / "base-pack"
+
+    def collect() -> None:
+        home = pack.with_name("base-home")
+        home.mkdir()
+        (home / "models").symlink_to(models_folder)
+        collect_into(
+            Settings(
+                home=home, mlflow_url=mlflow_url, experiment="base", pack=str(write_small_pack(pack)),
+                models="smollm2", prompts="v1", n_tips=3, threads=1,
+            )
+        )  # fmt: skip
+
+    source = make_once("base", collect)
     if source != server_data:
         copy_experiment("base", "base", source=source, target=server_data)
-    return "base", shared / "base-pack"
+    return "base", pack
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ for line in sys.argv[1:]:
     print("ended", line, code, file=sys.stderr)
 """
 ALL = (
-    "argon2,fastapi,gguf,itsdangerous,jinja2,litellm,mcp,mlflow,prometheus_client,python_multipart,redis,"
+    "argon2,fastapi,gguf,itsdangerous,litellm,mcp,mlflow,prometheus_client,python_multipart,redis,"
     "starlette,uvicorn,xllamacpp"
 )
 
@@ -53,7 +53,6 @@ def _run(program: str, modules: str, *arguments: str) -> "subprocess.CompletedPr
     [
         ("admin", "argon2", ("serve",)),
         ("admin", "fastapi", ("serve",)),
-        ("admin", "jinja2", ("serve",)),
         ("admin", "python_multipart", ("serve",)),
         ("admin", "uvicorn", ("serve",)),
         ("admin", "argon2", ("serve", "users", "list")),
@@ -78,7 +77,7 @@ def test_with_no_extra_at_all_what_needs_none_works(cli: Cli, collected: str) ->
     """On somebody else's MLflow and engines."""
     lines = (
         "collect plan --models a,b --prompts p",
-        f"compare --experiment {collected}",
+        f"compare --experiment {collected} --html report.html",
         f"judge --experiment {collected} --export sheet.json",
         f"judge judges --experiment {collected}",
         "pack new mine",

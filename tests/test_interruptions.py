@@ -17,6 +17,7 @@ import pytest
 
 from tests.faults.servers import open_victim_folder
 from tests.promotion.campaign import Campaign, judge_sheet, levelled_engine
+from tests.support.experiments import compare_experiment
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.official import read_facts
 from tests.support.small_pack import MAX_TOKENS, write_small_pack
@@ -28,7 +29,6 @@ from tipbench.errors import TrackingUnavailable
 from tipbench.judging.handout import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.pack import read_pack
-from tipbench.ranking.compare import compare_experiment
 from tipbench.settings import Settings
 from tipbench.tracking import Delivery, open_tracking
 from tipbench.tracking.client import Pace

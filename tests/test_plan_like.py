@@ -8,6 +8,8 @@ from tests.conftest import Cli
 from tests.judging.scripted import collect_filled
 from tests.support.sheets import judge_soundly
 from tests.support.small_pack import PROMPT, write_small_pack
+from tipbench.bench.bench import open_bench
+from tipbench.clock import make_stamps
 from tipbench.ranking.compare import read_cell_variance
 from tipbench.settings import Settings
 from tipbench.stats import Design, smallest_difference
@@ -29,7 +31,7 @@ def judged(cli: Cli, settings: Settings, tmp_path: Path, experiment_name: str) -
 
 def test_the_variance_is_taken_from_the_earlier_experiment(cli: Cli, judged: str, tracking: Tracking) -> None:
     design = ("collect", "plan", "--models", "a,b", "--prompts", "p,q", "--scenarios", "20")
-    seen = read_cell_variance(tracking, judged)
+    seen = read_cell_variance(open_bench(tracking, judged, stamps=make_stamps()))
     assert seen.per_cell == 2.0
     output = cli.ok(*design, "--like", judged).out
     lead = smallest_difference(Design(4, 20, 2), variance=seen.variance)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import Cli
-from tests.ranking.campaign import collect_campaign, judge_lazily, open_judging, skilled_engine
+from tests.ranking.campaign import collect_campaign, judge_lazily, open_judging
 from tests.support.official import MlflowClient
 from tipbench.tracking import Tracking
 
@@ -56,9 +56,7 @@ def test_pairs_are_those_of_the_store_and_load_as_json_lines(
     cli: Cli, tracking: Tracking, experiment_name: str, mlflow_url: str, tmp_path: Path
 ) -> None:
     ask = ("export", experiment_name, "pairs.jsonl", "--pairs")
-    collect_campaign(
-        tracking, experiment_name, scenarios=2, prompts=2, engine=skilled_engine({"one": 0.9, "two": 0.2})
-    )
+    collect_campaign(tracking, experiment_name, scenarios=2, prompts=2, skill={"one": 0.9, "two": 0.2})
     nothing = cli(*ask)
     assert (nothing.code, "no lazy sitting was accepted yet" in nothing.out) == (4, True)
     assert not Path("pairs.jsonl").exists()

@@ -6,12 +6,14 @@ imports is loaded when it is asked for: a collect does not wait for the statisti
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tipbench.bench.bench import Bench, open_bench
 from tipbench.clock import Stamps, make_stamps
 from tipbench.errors import UsageError
+from tipbench.records import Pack
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 
@@ -35,6 +37,16 @@ class Workbench:
     settings: Settings
     tracking: Tracking
     stamps: Stamps
+    packs: dict[str, Pack] = field(default_factory=dict[str, Pack], repr=False)
+    """Packs that were read, by their hash."""
+
+    def open(self, experiment: str, *, fresh: bool = False) -> Bench:
+        """The experiment of that name, read when it is asked for something.
+
+        Raises:
+            ExperimentNotFound: there is none.
+        """
+        return open_bench(self.tracking, experiment, stamps=self.stamps, packs=self.packs, fresh=fresh)
 
     def within(self, experiment: str) -> "Workbench":
         """The same for another experiment."""
@@ -52,7 +64,8 @@ class Workbench:
         """Items are handed out, verdicts taken in."""
         from tipbench.judging.service import Judging
 
-        return Judging(self.tracking, self.stamps, self.settings.home / "locks", gate=self.settings.gate)
+        locks = self.settings.home / "locks"
+        return Judging(self.tracking, self.stamps, locks, self.packs, self.settings.gate)
 
     def auto_judging(self, report: Callable[[int, int], None]) -> "AutoJudging":
         """A model judges everything; `report` is told how many of how many are done."""

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import httpx2
+from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
 from tests.ranking.campaign import collect_campaign
@@ -31,12 +31,12 @@ def make_foreign(mlflow_url: str, name: str) -> None:
     httpx2.post(url, json={"name": name}, timeout=60).raise_for_status()
 
 
-def routes_of(modules: Sequence[Any]) -> list[tuple[APIRoute, str, str]]:
+def routes_of(routers: Sequence[APIRouter]) -> list[tuple[APIRoute, str, str]]:
     """Every route with its method and an address of something that is not there."""
     return [
         (route, method, re.sub(r"\{[^}]+\}", "none", route.path))
-        for module in modules
-        for route in module.router.routes
+        for router in routers
+        for route in router.routes
         if isinstance(route, APIRoute)
         for method in sorted(route.methods or ())
     ]

@@ -8,9 +8,9 @@ import pytest
 from tests.admin.conftest import Site
 from tests.admin.making import pack_name_of, routes_of
 from tests.conftest import Cli
+from tests.support.experiments import compare_experiment
 from tests.support.sheets import REFERENCES
 from tipbench.admin.app import API
-from tipbench.ranking.compare import compare_experiment
 
 
 def at(place: str, name: str) -> str:

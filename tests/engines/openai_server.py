@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from tipbench.engines.llamacpp.child import LoadOrder, end_with_parent, make_parameters, xllamacpp
+from tipbench.engines.llamacpp.child import end_with_parent, make_parameters, xllamacpp
+from tipbench.engines.llamacpp.wire import LoadOrder
 
 KEY = "sk-test-0123456789"
 ALIAS = "smollm2"

@@ -60,7 +60,19 @@ def hopeless(
 def write_short_rubric(folder: Path) -> Path:
     pack = write_small_pack(folder)
     (pack / "rubric.md").write_text(SHORT_RUBRIC)
+    shorten_scenarios(pack / "scenarios.jsonl")
     return pack
+
+
+def shorten_scenarios(path: Path) -> None:
+    """Of each value the beginning: a judge reads the scenario anew with every question."""
+    lines: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line["values"] = {
+            name: value.split(",")[0] if isinstance(value, str) else value[:1]
+            for name, value in line["values"].items()
+        }
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def level_anchors(path: Path, *, count: int) -> None:

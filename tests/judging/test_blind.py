@@ -11,7 +11,8 @@ import pytest
 from tests.judging.cells import make_cell
 from tests.judging.desks import MODELS, desk_of
 from tests.ranking.evidence import make_sitting
-from tipbench.bench.bench import Backlog
+from tests.support.benches import hold_bench
+from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import Evidence
 from tipbench.bench.flags import compute_flags
@@ -87,10 +88,10 @@ def test_anchors_rest_for_a_judge_who_saw_them(cells: list[StoredCell], pack: Pa
 def test_anchors_rest_although_the_judge_has_not_answered_yet(cells: list[StoredCell], pack: Pack) -> None:
     section = split_sections(draw_blocks(cells, taken={}, limit=3, rng=random.Random(1)))[0]
     first = build_sitting(section, desk=desk_of(pack), seen=set(), order_seed=1)
-    backlog = backlog_with_open(first, handed_to="anna")
+    bench = backlog_with_open(first, handed_to="anna")
     drawn = {
         judge: make_sittings(
-            [section], desk=desk_of(pack), backlog=backlog, judged_by=judge, seeds=lambda: first.order_seed
+            [section], desk=desk_of(pack), bench=bench, judged_by=judge, seeds=lambda: first.order_seed
         )[0].anchors
         for judge in ("anna", "bert")
     }
@@ -100,13 +101,13 @@ def test_anchors_rest_although_the_judge_has_not_answered_yet(cells: list[Stored
     assert not set(drawn["anna"]) & set(first.anchors)
 
 
-def backlog_with_open(sitting: Sitting, *, handed_to: str) -> Backlog:
+def backlog_with_open(sitting: Sitting, *, handed_to: str) -> Bench:
     """An experiment of which only this sitting is known: it is with a judge."""
     made = make_sitting(sitting.token, judged_by="", state="open")
     run = made.run.model_copy(update={"tags": {"tipbench.for": handed_to}})
     still_open = replace(made, run=run, closed=None, submissions=(), drift=None)
     evidence = Evidence((), (), (still_open,), (), (), None)
-    return Backlog(evidence, [run], lambda _, __: sitting.key.model_dump_json(), lambda _, __: {}, 1, {})
+    return hold_bench(evidence, read_artifact=lambda _, __: sitting.key.model_dump_json())
 
 
 def test_the_same_items_get_other_ids_in_every_sitting(cells: list[StoredCell], pack: Pack) -> None:

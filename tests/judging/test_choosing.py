@@ -243,12 +243,12 @@ def test_two_judges_on_two_data_folders_over_everything(
     """Between hosts the lease is advisory: both read before either wrote."""
     with open_tracking(Settings(home=tmp_path / "other", mlflow_url=mlflow_url)) as other:
         far = Judging(other, make_stamps(), tmp_path / "other" / "locks")
-        registrar = far.registrar(three_arms)
-        seen = far.read(registrar)
+        seen = far.open(three_arms)
+        assert seen.evidence.cells, "it is read now"
         judge_all(cli, three_arms, "anna")
         alone = board(cli, three_arms)
         sheet = tmp_path / "far.json"
-        assert export_sheet(sheet, SittingRequest("bert"), backlog=seen, registrar=registrar)
+        assert export_sheet(sheet, SittingRequest("bert"), bench=seen)
         fill(sheet, score=5, judged_by="bert")
         far.take_in(sheet, experiment=three_arms, judged_by=None, close=False)
     both = board(cli, three_arms)

@@ -25,8 +25,8 @@ from tipbench.judging.status import SittingLine
 from tipbench.pack import builtin_pack
 from tipbench.ranking.standings import make_report
 from tipbench.records import Candidate
+from tipbench.show.charts import draw_drift
 from tipbench.show.console import InertConsole
-from tipbench.show.drift_chart import draw_drift
 from tipbench.show.terminal import format_csv, print_report
 
 EVERYTHING = st.text(st.characters(), max_size=60)  # lone surrogates too

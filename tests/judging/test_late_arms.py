@@ -12,7 +12,8 @@ import pytest
 
 from tests.judging.cells import make_cell
 from tests.stats.simulator import SCALE_NOISE, Campaign, Key, Setting
-from tipbench.bench.bench import Backlog
+from tests.support.benches import hold_bench
+from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import Evidence, GivenVerdict
 from tipbench.bench.sittings import Closed, SittingFacts, StoredSitting
@@ -33,7 +34,7 @@ CELLS = {
 PLACE_OF = {cell.run.run_id: place for place, cell in CELLS.items()}
 
 
-class Bench(Campaign):
+class MoodyCampaign(Campaign):
     """A campaign whose judge scores whole sections, each in one mood."""
 
     def say(self, keys: Iterable[Key], *, offset: float) -> list[Score]:
@@ -52,7 +53,7 @@ class Bench(Campaign):
 class Judged:
     """What was said: the first verdict of a candidate counts, the others are repeats."""
 
-    bench: Bench
+    bench: MoodyCampaign
     rng: random.Random
     counted: dict[Key, Score]
     repeats: list[Score]
@@ -91,7 +92,7 @@ def _keys(section: Iterable[Block]) -> list[Key]:
 
 def run(seed: int, *, before: int, after: int) -> Judged:
     """All arms but one are judged; then it comes, and the judge is harsher."""
-    bench = Bench(Setting(correlation=None), np.random.default_rng(seed))
+    bench = MoodyCampaign(Setting(correlation=None), np.random.default_rng(seed))
     judged = Judged(bench, random.Random(seed), {}, [])
     judged.judge(range(1, ARMS), blocks=before, offset=0.0)
     judged.judge(range(ARMS), blocks=after, offset=HARSHER)
@@ -150,7 +151,7 @@ def test_unjudged_candidates_come_before_repeats() -> None:
 
 
 def test_where_all_arms_were_judged_together_nothing_is_evened_out() -> None:
-    bench = Bench(Setting(correlation=None), np.random.default_rng(3))
+    bench = MoodyCampaign(Setting(correlation=None), np.random.default_rng(3))
     judged = Judged(bench, random.Random(3), {}, [])
     judged.judge(range(ARMS), blocks=3, offset=0.0)
     assert level_shifts(judged.counted.values()) == {}
@@ -188,7 +189,7 @@ def test_failures_are_no_matter_of_mood() -> None:
     assert level_shifts(said) == {}, "both arms were drawn in both sittings"
 
 
-def backlog_of(arms: dict[str, int], *, slots: int = 5, scenarios: int = 3) -> Backlog:
+def bench_of(arms: dict[str, int], *, slots: int = 5, scenarios: int = 3) -> Bench:
     """An experiment of which so many candidates of each arm are judged in every cell."""
     run = make_cell(model="x").run
     facts = SittingFacts(
@@ -209,11 +210,11 @@ def backlog_of(arms: dict[str, int], *, slots: int = 5, scenarios: int = 3) -> B
                     GivenVerdict(cell, sitting, Verdict(slot=slot, block=slot, scores=scores, flags=flags))
                 )
     evidence = Evidence(tuple(cells), (), (), tuple(given), (), None)
-    return Backlog(evidence, [], lambda _, __: "", lambda _, __: {}, 1, {"p": builtin_pack()})
+    return hold_bench(evidence, packs={"p": builtin_pack()})
 
 
-def drawn(backlog: Backlog, request: SittingRequest) -> list[Block]:
-    return [block for section in draw_sections(backlog, request, rng=random.Random(1)) for block in section]
+def drawn(bench: Bench, request: SittingRequest) -> list[Block]:
+    return [block for section in draw_sections(bench, request, rng=random.Random(1)) for block in section]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ def drawn(backlog: Backlog, request: SittingRequest) -> list[Block]:
 def test_every_block_of_a_late_arm_holds_all_the_others_that_are_tied(
     judged: int, request_: SittingRequest
 ) -> None:
-    blocks = drawn(backlog_of({"a": judged, "b": judged, "late": 0}), request_)
+    blocks = drawn(bench_of({"a": judged, "b": judged, "late": 0}), request_)
     assert blocks
     for block in blocks:
         assert {member.cell.facts.model for member in block.members} == {"a", "b", "late"}
@@ -239,7 +240,7 @@ def test_nothing_is_shown_again_when_no_arm_came_later() -> None:
         SittingRequest("bert", items=100),
         SittingRequest("bert", items=100, at_random=True),
     ):
-        blocks = drawn(backlog_of({"a": 2, "b": 2, "c": 2}), request)
+        blocks = drawn(bench_of({"a": 2, "b": 2, "c": 2}), request)
         assert blocks
         assert not any(member.again for block in blocks for member in block.members)
 
@@ -250,6 +251,6 @@ def test_an_arm_that_was_left_out_for_a_while_needs_no_company() -> None:
         SittingRequest("bert", items=100),
         SittingRequest("bert", blocks=12),
     ):
-        blocks = drawn(backlog_of({"a": 5, "b": 5, "c": 2, "d": 2}), request)
+        blocks = drawn(bench_of({"a": 5, "b": 5, "c": 2, "d": 2}), request)
         assert blocks
         assert not any(member.again for block in blocks for member in block.members)

@@ -18,8 +18,8 @@ from tests.support.experiments import SMALL
 from tipbench.bench.cells import read_cells
 from tipbench.bench.sittings import read_sittings
 from tipbench.errors import MixedContents, PackError, TipbenchError, TrackingRefused
-from tipbench.judging.mcp import explain
 from tipbench.judging.status import Status
+from tipbench.judging.tools import explain
 from tipbench.pack import builtin_pack
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking

@@ -14,7 +14,7 @@ from tests.support.official import MlflowClient, search_official
 from tests.support.sheets import REFERENCES, fill, sections
 from tipbench.judging.judges import JudgeSitting
 from tipbench.pack import read_pack
-from tipbench.show.drift_chart import draw_drift
+from tipbench.show.charts import draw_drift
 
 FAR_OFF = 3
 

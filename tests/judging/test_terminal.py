@@ -20,11 +20,12 @@ from tipbench.bench.sittings import Answer
 from tipbench.errors import TipbenchError, TrackingUnavailable
 from tipbench.judging.handout import SittingRequest
 from tipbench.judging.keyboard.loop import Storing
-from tipbench.judging.keyboard.screen import Draft, Screen, Shown
+from tipbench.judging.keyboard.screen import Draft, Shown
 from tipbench.judging.service import LiveJudging, LiveSitting
 from tipbench.judging.sheet import SheetItem, SheetRubric, SheetScenario
 from tipbench.settings import Settings
 from tipbench.show.console import make_console
+from tipbench.show.screen import TerminalScreen
 from tipbench.tracking import Tracking, open_tracking
 
 Open = Callable[..., PseudoTerminal]
@@ -378,7 +379,7 @@ def test_hostile_tips_stay_on_their_screen(count: int) -> None:
     for text in hostile_texts(count):
         out = io.StringIO()
         console = Console(file=out, force_terminal=True, width=80, height=24)
-        screen = Screen(console)
+        screen = TerminalScreen(console)
         screen.enter()
         scenario = SheetScenario(label="S1", values={"persona": text[:2_000], "tasks": (text[:2_000],)})
         item = SheetItem(id="a", scenario="S1", text=text, flags={}, scores={"tone": None})

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -12,6 +12,7 @@ from uuid import uuid4
 from tests.support.experiments import Where, collect_with
 from tests.support.scripted import ScriptedEngine, make_model
 from tests.support.sheets import REFERENCES
+from tests.support.templates import Place, copy_or_make, rename_pack
 from tipbench.clock import Stamps, make_stamps
 from tipbench.grid import Cell
 from tipbench.judging.handout import SittingRequest
@@ -40,8 +41,7 @@ def make_pack(name: str, *, scenarios: int = 4, prompts: Sequence[str] = ("v1",)
             files |= {f"prompts/{each}.md": text + f"\n({each})\n" for each in prompts}
     files["scenarios.jsonl"] = "\n".join(lines) + "\n"
     files["anchors.jsonl"] = "\n".join(anchors) + "\n"
-    files["pack.toml"] = re.sub(r'^name = ".*"$', f'name = "{name}"', files["pack.toml"], flags=re.MULTILINE)
-    return parse_pack(files)
+    return rename_pack(parse_pack(files), name)
 
 
 def levelled_engine(level_of: Mapping[str, float], n_tips: int = 2) -> ScriptedEngine:
@@ -98,10 +98,28 @@ class Campaign:
             for scenario in self.pack.scenarios
         ]
 
-    def collect(self) -> "Campaign":
+    def collect(self, *, champion: str = "") -> "Campaign":
+        """All cells, and the arm that is the first champion; a copy if the same was generated before."""
+
+        def make(place: Place) -> None:
+            made = replace(self, tracking=place.tracking, experiment=place.experiment, pack=place.pack)
+            made.generate(champion=champion)
+
+        copy_or_make(
+            Place(self.tracking, self.experiment, self.pack),
+            make=make,
+            alike=[self.levels, self.n_tips, champion],
+            with_champion=bool(champion),
+        )
+        return self
+
+    def generate(self, *, champion: str = "") -> "Campaign":
+        """The same by the product alone."""
         engine = levelled_engine(self.levels, self.n_tips)
         where = Where(self.tracking, self.experiment, self.stamps)
         collect_with(lambda _: engine, self.cells(), where=where)
+        if champion:
+            self.name_first(champion)
         return self
 
     def judging(self, gate: GateSettings = LAZY_ONLY) -> Judging:

@@ -28,6 +28,4 @@ def auto_judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingJudge]:
 def campaign(tracking: Tracking, tmp_path: Path) -> Campaign:
     """Three arms, one of them clearly better; `old` is champion, nothing is judged."""
     (tmp_path / "home").mkdir(exist_ok=True)
-    made = Campaign(tracking, tmp_path / "home", dict(LEVELS)).collect()
-    made.name_first("old+v1")
-    return made
+    return Campaign(tracking, tmp_path / "home", dict(LEVELS)).collect(champion="old+v1")

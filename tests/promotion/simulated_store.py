@@ -11,11 +11,11 @@ from random import Random
 from tests.promotion.campaign import make_pack
 from tests.ranking.simulated import arm_name, split_composite
 from tests.stats.simulator import CANDIDATES, Campaign, Key
-from tests.support.experiments import Where, collect_with
+from tests.support.experiments import Where, collect_with, tick
 from tests.support.scripted import ScriptedEngine, make_model
 from tests.support.sheets import REFERENCES
 from tipbench.bench.sittings import Answer, KeyItem, Spent
-from tipbench.clock import Stamps, make_stamps
+from tipbench.clock import Stamps
 from tipbench.grid import Cell
 from tipbench.judging.auto.graders import FREE, Grader, JudgeModel
 from tipbench.judging.auto.run import AutoDesk, AutoSitting
@@ -65,7 +65,7 @@ class StoredCampaign:
     home: Path
     experiment: str
     settings: GateSettings
-    stamps: Stamps = field(default_factory=make_stamps)
+    stamps: Stamps = field(default_factory=tick)
     sections: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:

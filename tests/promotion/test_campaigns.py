@@ -17,7 +17,7 @@ from tests.support.scripted import make_model
 from tipbench.bench.champions import entry_name
 from tipbench.errors import ModelMissing
 from tipbench.grid import add_champion
-from tipbench.promotion.gate import make_arm, read_bench
+from tipbench.promotion.gate import make_arm
 from tipbench.records import Model
 
 
@@ -174,7 +174,7 @@ def upside_down(text: str) -> Mapping[str, int]:
 
 
 def test_collect_adds_the_champion(campaign: Campaign) -> None:
-    bench = read_bench(campaign.tracking, campaign.experiment)
+    bench = campaign.gate().read(campaign.experiment)
     arm = make_arm(bench, "old+v1")
     said: list[str] = []
 

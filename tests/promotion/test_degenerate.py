@@ -31,9 +31,8 @@ class Bench:
 
     def collect(self, levels: dict[str, float], *, scenarios: int = 4) -> Campaign:
         pack = make_pack(f"pack-{uuid4().hex[:8]}", scenarios=scenarios)
-        made = Campaign(self.tracking, self.cli.home, levels, pack=pack, n_tips=1).collect()
-        self.cli.ok("promote", *self.where(made), "--initial", "old+v1", "--reason", "in use")
-        return made
+        made = Campaign(self.tracking, self.cli.home, levels, pack=pack, n_tips=1)
+        return made.collect(champion="old+v1")
 
     def where(self, campaign: Campaign) -> tuple[str, str]:
         return "--experiment", campaign.experiment

@@ -13,7 +13,7 @@ from tipbench.bench.sittings import Decision
 from tipbench.errors import NoChampion, TrackingRefused, UsageError
 from tipbench.judging.handout import SittingRequest
 from tipbench.pack import parse_pack
-from tipbench.promotion.gate import Asked, read_bench
+from tipbench.promotion.gate import Asked
 from tipbench.promotion.gate_report import GateReport
 from tipbench.promotion.rules import compute_look, freeze
 from tipbench.settings import GateSettings, Settings
@@ -52,13 +52,34 @@ def detail(report: GateReport, name: str) -> str:
 
 def begin_look(campaign: Campaign, look: int) -> tuple[str, int]:
     """What a gate does that is killed after its claim: the look's run, and how many verdicts it froze."""
-    bench = read_bench(campaign.tracking, campaign.experiment)
+    bench = campaign.gate().read(campaign.experiment)
     plan = plan_of(campaign)
     frozen = freeze(bench.evidence, champion="old+v1", rubric=bench.pack.rubric, gate=LAZY_ONLY)
     write = look_write(frozen, plan=plan, look=look, write=blank_write(bench.experiment, campaign.stamps))
     mine = campaign.tracking.deliver(write)
     assert claim_look(campaign.tracking, plan, look, mine) == mine
     return mine, frozen.counted
+
+
+def test_a_preview_tells_the_last_look_and_today_and_writes_nothing(campaign: Campaign) -> None:
+    gate = campaign.gate()
+    campaign.judge(blocks=2)
+    today = gate.preview(gate.read(campaign.experiment))
+    assert (today.champion, today.last_look, today.trouble) == ("old+v1", None, "")
+    assert today.report is not None
+    assert (today.report.answer, today.report.look) == ("undecided", None)
+    assert "planned look" in failed(today.report)
+    assert plan_of(campaign).taken == {}
+    campaign.judge()
+    told = ask(campaign)
+    assert gate.preview(gate.read(campaign.experiment)).report == told.model_copy(update={"version": None})
+    campaign.promoting().promote(Asked(campaign.experiment))
+    before = gate.read(campaign.experiment)
+    after = gate.preview(before)
+    assert (after.champion, after.report and after.report.look) == ("good+v1", None)
+    assert after.last_look is not None
+    assert (after.last_look.champion, after.last_look.best.promoted) == ("old+v1", "good+v1")
+    assert gate.read(campaign.experiment).runs == before.runs
 
 
 def test_looks_are_planned_spent_once_and_a_clear_challenger_passes(campaign: Campaign) -> None:
@@ -158,7 +179,7 @@ def test_a_sitting_refused_later_makes_look_and_promotion_doubtful(campaign: Cam
     outcome = campaign.promoting().promote(Asked(campaign.experiment))
     assert (outcome.outcome, outcome.exit_code) == ("promoted", 0)
     assert campaign.promoting().promote(Asked(campaign.experiment)).outcome == "already"
-    bench = read_bench(campaign.tracking, campaign.experiment)
+    bench = campaign.gate().read(campaign.experiment)
     token = next(s.facts.token for s in bench.evidence.sittings if s.facts.tier == "lazy")
     judging = campaign.judging()
     judging.decide(Decision(sitting=token, accept=False, reason="asleep"), experiment=campaign.experiment)
@@ -176,7 +197,7 @@ def test_a_sitting_refused_later_makes_look_and_promotion_doubtful(campaign: Cam
 def test_a_promotion_that_became_doubtful_before_it_was_made_is_not_made(campaign: Campaign) -> None:
     campaign.judge()
     assert ask(campaign).answer == "promote"
-    bench = read_bench(campaign.tracking, campaign.experiment)
+    bench = campaign.gate().read(campaign.experiment)
     token = bench.evidence.sittings[0].facts.token
     decision = Decision(sitting=token, accept=False, reason="asleep")
     campaign.judging().decide(decision, experiment=campaign.experiment)
@@ -239,8 +260,7 @@ def test_one_scenario_and_a_single_verdict_are_too_few(tracking: Tracking, tmp_p
 
 
 def test_all_failures_are_nothing_to_judge(tracking: Tracking, tmp_path: Path) -> None:
-    silent = Campaign(tracking, tmp_path, {"old": 0.0, "new": 0.0}, n_tips=1).collect()
-    silent.name_first("old+v1")
+    silent = Campaign(tracking, tmp_path, {"old": 0.0, "new": 0.0}, n_tips=1).collect(champion="old+v1")
     report = ask(silent)
     assert (report.exit_code, failed(report), report.budget) == (3, ["candidates"], None)
     assert (
@@ -269,7 +289,7 @@ def test_a_champion_outside_the_grid_and_mixed_contents_are_named(
 def test_the_pure_answer_is_the_stored_one(campaign: Campaign) -> None:
     campaign.judge()
     report = ask(campaign)
-    bench = read_bench(campaign.tracking, campaign.experiment)
+    bench = campaign.gate().read(campaign.experiment)
     frozen = freeze(bench.evidence, champion="old+v1", rubric=bench.pack.rubric, gate=LAZY_ONLY)
     result = compute_look(frozen, plan=plan_of(campaign).facts, look=1)
     assert result.best.rules == report.rules

@@ -14,8 +14,9 @@ def campaign(tracking: Tracking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Three arms far apart, all judged; the middle one is champion, and the lazy tier decides."""
     monkeypatch.setenv("TIPBENCH_GATE_REQUIRE", "lazy")
     (tmp_path / "home").mkdir(exist_ok=True)
-    made = Campaign(tracking, tmp_path / "home", {"old": 8.5, "good": 13.0, "poor": 4.0}).collect()
-    made.name_first("old+v1")
+    made = Campaign(tracking, tmp_path / "home", {"old": 8.5, "good": 13.0, "poor": 4.0}).collect(
+        champion="old+v1"
+    )
     made.judge()
     return made
 

@@ -96,8 +96,7 @@ def make_homes(folder: Path) -> list[Path]:
 def race_past_the_gate(tracking: Tracking, folder: Path, url: str, *, pairs: int) -> None:
     """All pairs go against the same champion: the winner is rolled back."""
     homes = make_homes(folder)
-    campaign = Campaign(tracking, folder, dict(TWINS)).collect()
-    campaign.name_first("old+v1")
+    campaign = Campaign(tracking, folder, dict(TWINS)).collect(champion="old+v1")
     campaign.judge()
     commands = {arm: ["promote", "--challenger", arm] for arm in ("left+v1", "right+v1")}
     for number in range(pairs):

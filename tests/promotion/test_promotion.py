@@ -18,7 +18,7 @@ from tipbench.bench.champions import (
     read_chain,
 )
 from tipbench.errors import NoChampion, PromotionLost, TipbenchError, TrackingRefused, UsageError
-from tipbench.promotion.gate import make_arm, read_bench
+from tipbench.promotion.gate import make_arm
 from tipbench.promotion.promote import ChampionReport
 from tipbench.promotion.succession import InForce, settle, succeed
 from tipbench.settings import Settings
@@ -46,7 +46,7 @@ def fresh(arms: Campaign, tracking: Tracking, tmp_path: Path) -> Campaign:
 
 def prepare(campaign: Campaign, name: str, *, by: str = "anna") -> Callable[[], InForce]:
     """Everything a promotion of the arm begins with, read now; calling it makes the arm champion."""
-    bench = read_bench(campaign.tracking, campaign.experiment)
+    bench = campaign.gate().read(campaign.experiment)
     arm = make_arm(bench, name).model_copy(update={"pack": campaign.pack.name})
     chain = read_chain(campaign.tracking, campaign.pack.name)
     facts = PromotionFacts(
@@ -172,7 +172,7 @@ def test_a_promotion_against_an_old_champion_is_lost(fresh: Campaign) -> None:
     crown(fresh, "m1+v3")
     old = read_chain(fresh.tracking, fresh.pack.name)
     crown(fresh, "m2+v3", by="bert")
-    bench = read_bench(fresh.tracking, fresh.experiment)
+    bench = fresh.gate().read(fresh.experiment)
     arm = make_arm(bench, "m1+v3").model_copy(update={"pack": fresh.pack.name})
     facts = PromotionFacts(how="gate", arm=arm.name, arm_hash=arm.hash, pack=arm.pack, predecessor="")
     with pytest.raises(PromotionLost, match="by bert"):
@@ -184,7 +184,7 @@ def test_what_was_killed_after_its_claim_is_finished_by_whoever_comes(
     fresh: Campaign, mlflow_url: str
 ) -> None:
     first = crown(fresh, "m1+v3")
-    bench = read_bench(fresh.tracking, fresh.experiment)
+    bench = fresh.gate().read(fresh.experiment)
     arm = make_arm(bench, "m2+v3").model_copy(update={"pack": fresh.pack.name})
     facts = PromotionFacts(
         how="forced",

@@ -9,9 +9,11 @@ import pytest
 from tests.promotion.simulated_store import SCENARIOS, StoredCampaign
 from tests.ranking.simulated import arm_name
 from tests.stats.simulator import CANDIDATES, Campaign, Setting
+from tests.support.experiments import compare_experiment
+from tipbench.bench.bench import read_bench
 from tipbench.bench.scores import find_levels, make_scores
+from tipbench.clock import make_stamps
 from tipbench.promotion.gate_report import GateReport
-from tipbench.ranking.compare import compare_experiment, read_bench
 from tipbench.ranking.records import Report
 from tipbench.settings import GateSettings
 from tipbench.stats import Decision, Leaderboard, Score, examine_gate, leaderboard, p_best
@@ -68,7 +70,7 @@ def check_campaign(tracking: Tracking, home: Path, name: str, *, world: str, see
 
 
 def check_records(stored: StoredCampaign, records: list[Score]) -> None:
-    bench = read_bench(stored.tracking, stored.experiment, fresh=True)
+    bench = read_bench(stored.tracking, stored.experiment, stamps=make_stamps(), fresh=True)
     evidence, rubric = bench.evidence, bench.pack.rubric
     assert len(evidence.cells) == ARMS * SCENARIOS
     read = make_scores(evidence, evidence.cells, rubric=rubric, levels=find_levels(evidence, rubric))

@@ -11,7 +11,7 @@ from tipbench.bench.sittings import Decision
 from tipbench.errors import ModelMissing
 from tipbench.grid import champion_alone
 from tipbench.judging.handout import SittingRequest
-from tipbench.promotion.gate import Asked, make_arm, read_bench
+from tipbench.promotion.gate import Asked, make_arm
 from tipbench.records import Model
 from tipbench.settings import Settings
 
@@ -103,7 +103,7 @@ def test_files_are_kept_in_mlflow_for_people(cli: Cli, campaign: Campaign) -> No
 
 
 def test_the_champion_alone(campaign: Campaign, tmp_path: Path) -> None:
-    arm = make_arm(read_bench(campaign.tracking, campaign.experiment), "old+v1")
+    arm = make_arm(campaign.gate().read(campaign.experiment), "old+v1")
     pack = campaign.write_pack(tmp_path / "pack")
     settings = Settings(home=tmp_path, pack=str(pack), models="good,poor", prompts="v1")
     said: list[str] = []

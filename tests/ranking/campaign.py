@@ -16,6 +16,7 @@ from benchmarks.big_experiment import make_pack
 from tests.support.experiments import Where, collect_with
 from tests.support.scripted import ScriptedEngine
 from tests.support.sheets import REFERENCES
+from tests.support.templates import Place, copy_or_make
 from tipbench.clock import make_stamps
 from tipbench.engines.protocol import Schema
 from tipbench.grid import Cell
@@ -68,23 +69,34 @@ def collect_campaign(
     *,
     scenarios: int = 6,
     prompts: int = 3,
+    skill: Mapping[str, float] = SKILL,
     engine: ScriptedEngine | None = None,
     pack_name: str | None = None,
 ) -> Pack:
-    """Generates every cell; gives the pack, which is the experiment's own: so is its champion."""
-    engine = engine or skilled_engine(SKILL)
+    """Every cell by models of that skill, or by an engine of the test's own.
+
+    Gives the pack, which is the experiment's own: so is its champion.
+    """
     files = dict(make_pack(scenarios, prompts=prompts).files)
     files["pack.toml"] = files["pack.toml"].replace('name = "tip"', f'name = "{pack_name or experiment}"', 1)
-    pack = parse_pack(files)
+    place = Place(tracking, experiment, parse_pack(files))
+    if engine:
+        _generate(place, engine)
+    else:
+        copy_or_make(place, make=lambda new: _generate(new, skilled_engine(skill)), alike=dict(skill))
+    return place.pack
+
+
+def _generate(place: Place, engine: ScriptedEngine) -> None:
     options = Options(sampling=Sampling(), n_tips=5, diversity=True, seed=1)
     cells = [
-        Cell(pack, model, prompt, scenario, options)
+        Cell(place.pack, model, prompt, scenario, options)
         for model in engine.list_models()
-        for prompt in pack.prompts
-        for scenario in pack.scenarios
+        for prompt in place.pack.prompts
+        for scenario in place.pack.scenarios
     ]
-    assert collect_with(lambda _: engine, cells, where=Where(tracking, experiment)) == len(cells)
-    return pack
+    where = Where(place.tracking, place.experiment)
+    assert collect_with(lambda _: engine, cells, where=where) == len(cells)
 
 
 def open_judging(tracking: Tracking, folder: Path) -> Judging:

@@ -16,7 +16,6 @@ from tipbench.bench.sittings import (
     StoredSitting,
 )
 from tipbench.pack import builtin_pack
-from tipbench.ranking.gate_reasons import GateReasons
 from tipbench.ranking.judges import compare_judges, list_closed_sittings
 from tipbench.ranking.records import Details, Report, Side
 from tipbench.ranking.standings import make_report
@@ -118,7 +117,6 @@ def details_of(evidence: Evidence) -> Details:
         sittings=list_closed_sittings(evidence),
         judges=compare_judges(evidence, RUBRIC),
         contrasts=(),
-        gate=GateReasons(),
         made_ms=0,
     )
 

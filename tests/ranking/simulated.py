@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from tests.judging.cells import make_cell
 from tests.ranking.evidence import GOOD, RUBRIC, make_sitting
 from tests.stats.simulator import CANDIDATES, Campaign, Key
-from tipbench.bench.bench import Backlog
+from tests.support.benches import hold_bench
+from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import Evidence, GivenVerdict
 from tipbench.bench.sittings import StoredSitting
@@ -14,7 +15,6 @@ from tipbench.judging.draw import Block, Member
 from tipbench.pack import builtin_pack
 from tipbench.records import Drawn, Verdict
 from tipbench.stats import Score
-from tipbench.tracking.runs import Run
 
 FLAGS = {2: (True, False), 0: (False, False), 1: (True, True), -1: (False, True)}
 """What the flags add to a composite → format_ok, overlong."""
@@ -90,11 +90,8 @@ class Recorded:
         )
 
     @property
-    def backlog(self) -> Backlog:
-        def read(run: Run, path: str) -> str:
-            raise AssertionError(f"{path} of {run.run_id} is read, and nothing is stored")
-
-        return Backlog(self.evidence, (), read, lambda _, __: {}, now_ms=2, packs={"p": PACK})
+    def bench(self) -> Bench:
+        return hold_bench(self.evidence, packs={"p": PACK}, now_ms=2)
 
     def judge(self, blocks: Sequence[Block]) -> None:
         """One sitting over these blocks. What is shown again counts for agreement and levels only."""

@@ -13,10 +13,10 @@ from tests.ranking.campaign import (
     judge_automatically,
     judge_lazily,
     open_judging,
-    skilled_engine,
 )
 from tests.ranking.conftest import Campaign
-from tipbench.ranking.compare import read_bench
+from tipbench.bench.bench import read_bench
+from tipbench.clock import make_stamps
 from tipbench.ranking.judges import compare_judges
 from tipbench.tracking import Tracking
 
@@ -58,7 +58,7 @@ def test_two_judges_agree_by_the_same_number_wherever_it_is_shown(cli: Cli, camp
     told = {
         tuple(pair["judges"]): pair for pair in cli.ok("judge", "judges", *where, "--json").json()["pairs"]
     }
-    bench = read_bench(campaign.tracking, campaign.experiment)
+    bench = read_bench(campaign.tracking, campaign.experiment, stamps=make_stamps())
     pairs = {pair.judges: pair.found for pair in compare_judges(bench.evidence, bench.pack.rubric)}
     cli("compare", *where, "--html", "report.html")
     page = Path("report.html").read_text(encoding="utf-8")
@@ -93,8 +93,7 @@ def test_by_model_and_by_prompt_have_a_page_too(cli: Cli, campaign: Campaign) ->
 def test_a_judge_that_throws_dice_is_named_on_the_board_and_its_means_are_not(
     cli: Cli, tracking: Tracking, experiment_name: str, tmp_path: Path
 ) -> None:
-    engine = skilled_engine({"one": 0.9, "two": 0.1})
-    collect_campaign(tracking, experiment_name, scenarios=2, prompts=1, engine=engine)
+    collect_campaign(tracking, experiment_name, scenarios=2, prompts=1, skill={"one": 0.9, "two": 0.1})
     judging = open_judging(tracking, tmp_path)
     assert (
         judge_automatically(judging, experiment_name, folder=tmp_path, informed=False, anyway=True).state
@@ -112,8 +111,7 @@ def test_a_judge_that_throws_dice_is_named_on_the_board_and_its_means_are_not(
 def test_the_gate_s_reasons_are_on_the_page(
     cli: Cli, tracking: Tracking, experiment_name: str, tmp_path: Path
 ) -> None:
-    engine = skilled_engine({"one": 0.9, "two": 0.1})
-    collect_campaign(tracking, experiment_name, scenarios=2, prompts=1, engine=engine)
+    collect_campaign(tracking, experiment_name, scenarios=2, prompts=1, skill={"one": 0.9, "two": 0.1})
     judge_lazily(open_judging(tracking, tmp_path), experiment_name, folder=tmp_path, blocks=2)
     cli.ok("promote", "--initial", "two+v1", "--reason", "the one in use", "--experiment", experiment_name)
     cli("compare", "--experiment", experiment_name, "--html", "report.html")
@@ -121,3 +119,35 @@ def test_the_gate_s_reasons_are_on_the_page(
     assert "The champion is two+v1. The best challenger is one+v1. No look was taken yet" in page
     assert "2 complete, 4 needed" in page
     assert "no auto scores to compare" in page
+
+
+def test_the_page_shows_the_gate_s_rules_under_the_settings_in_force(
+    cli: Cli, tracking: Tracking, experiment_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIPBENCH_GATE_REQUIRE", "lazy")
+    collect_campaign(tracking, experiment_name, scenarios=4, prompts=1, skill={"one": 0.9, "two": 0.1})
+    where = ("--experiment", experiment_name)
+    cli.ok("promote", "--initial", "two+v1", "--reason", "the one in use", *where)
+    judge_lazily(open_judging(tracking, tmp_path), experiment_name, folder=tmp_path, blocks=4)
+    today = read_rules(cli, *where)
+    assert today["planned look"] == "does not hold"
+    assert today["auto tier"] == "holds", "it is not asked for"
+    assert {"scenarios", "lazy tier", "anchored", "format", "latency"} <= today.keys()
+    # A look is shown as the gate tells it.
+    judge_lazily(open_judging(tracking, tmp_path), experiment_name, folder=tmp_path)
+    told = cli("gate", *where, "--json").json()
+    assert told["look"] is not None
+    assert read_rules(cli, *where) == {
+        rule["name"]: "holds" if rule["passed"] else "does not hold" for rule in told["rules"]
+    }
+
+
+def read_rules(cli: Cli, *where: str) -> dict[str, str]:
+    """What the page says of every rule of the gate."""
+    cli("compare", *where, "--html", "report.html")
+    page = Path("report.html").read_text(encoding="utf-8")
+    (table,) = re.findall(r"<table[^>]*>\s*<caption>Rules of the gate</caption>.*?</table>", page, re.DOTALL)
+    rows = re.findall(
+        r"<tr[^>]*>\s*<th[^>]*rowheader[^>]*>(.*?)</th>\s*<td[^>]*>(.*?)</td>", table, re.DOTALL
+    )
+    return dict(rows)

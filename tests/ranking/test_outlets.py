@@ -11,15 +11,16 @@ from markdown_it.token import Token
 
 from tests.judging.hostile import SIZES, acting, hostile_texts, kinds
 from tipbench.bench.agreement import Agreed
+from tipbench.bench.plans import GateAnswer, GateRule, LookResult
+from tipbench.promotion.gate_report import GatePreview, GateReport
 from tipbench.ranking.examples import Contrast, Example
-from tipbench.ranking.gate_reasons import GateReasons
 from tipbench.ranking.judges import JudgedSitting, JudgePair
 from tipbench.ranking.records import CountedSitting, Details, Interval, Report, Side, Standing, Tiers
-from tipbench.show.html import element
+from tipbench.show.charts import element
 from tipbench.show.markdown import format_markdown
 from tipbench.show.page import make_page
 from tipbench.show.terminal import format_csv
-from tipbench.stats import Alpha, Decision, Rule
+from tipbench.stats import Alpha
 
 OURS = {
     "html", "head", "meta", "title", "style", "body", "header", "nav", "main", "section", "footer", "article",
@@ -59,16 +60,29 @@ def hostile_details(report: Report, texts: list[str]) -> Details:
     sittings = tuple(JudgedSitting("t", "lazy", text, "accepted", 1, None, text) for text in texts)
     agreed = Agreed(2, Alpha(None, None, None, 2), "composite", 0.0, {})
     pairs = tuple(JudgePair((text, text), agreed) for text in texts)
-    rule = Rule(texts[20], passed=False, detail=texts[21])
     return Details(
         arms=report,
         sides={text: Side(text, texts[30]) for text in texts[:60]},
         sittings=sittings,
         judges=pairs,
         contrasts=tuple(Contrast(None, each.arm, each, each) for each in examples),
-        gate=GateReasons(texts[22], today=Decision(None, True, 0.05, texts[23], None, None, None, (rule,))),
         made_ms=0,
     )
+
+
+def hostile_gate(texts: list[str]) -> GatePreview:
+    rules = (GateRule(name=texts[20], passed=False, detail=texts[21]),)
+    answer = GateAnswer(
+        answer="no", promoted=None, challenger=texts[24], difference=None, bound=None, auto_difference=None,
+        level=0.05, rules=rules,
+    )  # fmt: skip
+    look = LookResult(look=0, of=2, counted=3, champion=texts[25], best=answer, by_arm={})
+    report = GateReport(
+        experiment=texts[7], pack=texts[8], champion=texts[22], version=1, champion_run="r", against="",
+        asked_for=None, answer="undecided", challenger=texts[23], rules=rules, counted=3,
+        doubtful=(texts[26],), remarks=(texts[27],),
+    )  # fmt: skip
+    return GatePreview(champion=texts[22], report=report, last_look=look)
 
 
 def test_no_hostile_name_acts_in_csv(texts: list[str]) -> None:
@@ -107,7 +121,7 @@ class Page(HTMLParser):
 
 def test_no_hostile_text_acts_on_the_page(texts: list[str]) -> None:
     report = hostile_report(texts)
-    text = make_page(report, hostile_details(report, texts))
+    text = make_page(report, hostile_details(report, texts), hostile_gate(texts))
     page = Page()
     page.feed(text)
     assert acting(text) == []

@@ -9,7 +9,12 @@ from playwright.sync_api import Browser, ViewportSize, sync_playwright
 from tests.admin.browser import find_chromium
 from tests.ranking.conftest import Campaign
 from tests.ranking.evidence import CASES, details_of, levels, make_evidence, report_of, with_noise
-from tipbench.ranking.compare import read_bench, read_details
+from tipbench.bench.bench import read_bench
+from tipbench.clock import make_stamps
+from tipbench.promotion.gate import Gate
+from tipbench.promotion.gate_report import GatePreview
+from tipbench.ranking.compare import compare_bench, read_details
+from tipbench.settings import GateSettings
 from tipbench.show.page import make_page
 
 WIDTHS = (360, 768, 1280)
@@ -37,10 +42,10 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def campaign_page(campaign: Campaign, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    bench = read_bench(campaign.tracking, campaign.experiment)
+    bench = read_bench(campaign.tracking, campaign.experiment, stamps=make_stamps())
     path = tmp_path_factory.mktemp("page") / "report.html"
-    details = read_details(campaign.tracking, bench, now_ms=1_794_000_000_000)
-    path.write_text(make_page(bench.report("arm"), details), encoding="utf-8")
+    gate = Gate(campaign.tracking, make_stamps(), GateSettings()).preview(bench)
+    path.write_text(make_page(compare_bench(bench, "arm"), read_details(bench), gate), encoding="utf-8")
     return path
 
 
@@ -77,14 +82,14 @@ def test_pages_with_little_and_with_much_to_show_fit_too(browser: Browser, tmp_p
     cases["much"] = make_evidence(long, auto=with_noise(long))
     for name, evidence in cases.items():
         path = tmp_path / "page.html"
-        path.write_text(make_page(report_of(evidence), details_of(evidence)), encoding="utf-8")
+        path.write_text(make_page(report_of(evidence), details_of(evidence), GatePreview()), encoding="utf-8")
         for width in WIDTHS:
             cut, _, sideways = look_at(browser, path, width=width, dark=False)
             assert (cut, sideways) == ([], False), (name, width)
 
 
 def test_the_page_says_what_the_board_says(browser: Browser, campaign: Campaign, campaign_page: Path) -> None:
-    report = read_bench(campaign.tracking, campaign.experiment).report("arm")
+    report = compare_bench(read_bench(campaign.tracking, campaign.experiment, stamps=make_stamps()), "arm")
     page = browser.new_page(color_scheme="dark")
     page.goto(campaign_page.as_uri())
     names = page.locator("#standings tbody th").all_inner_texts()

@@ -2,7 +2,6 @@
 
 import csv
 import io
-from dataclasses import replace
 
 import pytest
 
@@ -20,7 +19,7 @@ from tests.ranking.evidence import (
 )
 from tipbench.bench.evidence import Evidence
 from tipbench.bench.plans import GateAnswer, GateRule, LookResult
-from tipbench.ranking.gate_reasons import GateReasons
+from tipbench.promotion.gate_report import GatePreview, GateReport
 from tipbench.show.console import InertConsole
 from tipbench.show.markdown import format_markdown
 from tipbench.show.numbers import conclude, show_sittings
@@ -32,6 +31,10 @@ def show(evidence: Evidence, *, width: int = 80) -> str:
     out = io.StringIO()
     print_report(report_of(evidence), InertConsole(file=out, width=width, color_system=None))
     return out.getvalue()
+
+
+def page_of(evidence: Evidence) -> str:
+    return make_page(report_of(evidence), details_of(evidence), GatePreview())
 
 
 def half_judged(found: Levels) -> Levels:
@@ -111,7 +114,7 @@ def test_an_automatic_judge_alone_ranks_nobody() -> None:
     assert {line.tier for line in report.standings} == {"auto"}
     assert all(line.against_best is None and line.p_best is None for line in report.standings)
     assert "Only an automatic judge has judged" in report.tiers.said
-    assert "Means of the automatic judge" in make_page(report, details_of(make_evidence(nobody, auto=CLEAR)))
+    assert "Means of the automatic judge" in page_of(make_evidence(nobody, auto=CLEAR))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -119,7 +122,7 @@ def test_with_little_evidence_every_outlet_gives_a_clear_answer(case: str) -> No
     evidence, answer, code = CASES[case]
     report = report_of(evidence)
     assert (conclude(report), report.exit_code) == (answer, code)
-    for text in (show(evidence), format_markdown(report), make_page(report, details_of(evidence))):
+    for text in (show(evidence), format_markdown(report), page_of(evidence)):
         assert answer.split(":")[0] in text
         assert "nan" not in text.replace("+nan", "nan").split()
         assert "inf" not in text.split()
@@ -161,7 +164,7 @@ def test_arms_set_aside_are_listed_in_every_outlet() -> None:
     evidence = CASES["an arm set aside"][0]
     report = report_of(evidence)
     assert report.set_aside == ("late+v1",)
-    for text in (show(evidence), format_markdown(report), make_page(report, details_of(evidence))):
+    for text in (show(evidence), format_markdown(report), page_of(evidence)):
         assert "late+v1" in text
     assert next(line for line in report.standings if line.name == "late+v1").tier == "none"
 
@@ -193,7 +196,12 @@ def test_the_page_tells_what_the_last_look_said_and_of_whom() -> None:
     )  # fmt: skip
     look = LookResult(look=0, of=2, counted=12, champion="b+v1", best=nobody, by_arm={})
     evidence = make_evidence(CLEAR)
-    page = make_page(report_of(evidence), replace(details_of(evidence), gate=GateReasons("b+v1", look=look)))
+    report = GateReport(
+        experiment="tips", pack="tip", champion="b+v1", version=1, champion_run="r", against="champion",
+        asked_for=None, answer="undecided", counted=12,
+    )  # fmt: skip
+    gate = GatePreview(champion="b+v1", report=report, last_look=look)
+    page = make_page(report_of(evidence), details_of(evidence), gate)
     assert "The last look, 1 of 2 on 12 lazy verdicts, said of nobody against b+v1: do not promote." in page
     assert "does not hold" in page
     assert "no verdicts for the champion" in page

@@ -10,9 +10,10 @@ from tests.serving.serving_app import ASK, open_client
 from tipbench.policies.policy import list_policies
 from tipbench.policies.serving.evaluation import Evaluation, StoredEstimate
 from tipbench.policies.serving.tips import ActiveFile, StoredTip, write_tips
-from tipbench.policies.simulation.report import SimulationReport, draw_regret, examine, make_report
+from tipbench.policies.simulation.report import SimulationReport, examine, make_report
 from tipbench.policies.simulation.run import Played, play
 from tipbench.policies.simulation.world import World, chances, make_pool, make_users
+from tipbench.show.charts import draw_regret
 
 
 def simulate(

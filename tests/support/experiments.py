@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
+from tipbench.bench.bench import open_bench
 from tipbench.clock import Stamps, make_stamps
 from tipbench.collect.run import Store, collect_cells, plan_collect
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine
 from tipbench.grid import Cell, prepare_grid
+from tipbench.ranking.compare import compare_bench
+from tipbench.ranking.records import By, Report
 from tipbench.records import Model
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
@@ -54,3 +58,15 @@ def shift_clock(by_ms: int) -> Stamps:
     """Real ids and a clock that is ahead."""
     stamps = make_stamps()
     return Stamps(now_ms=lambda: stamps.now_ms() + by_ms, new_id=stamps.new_id)
+
+
+def compare_experiment(tracking: Tracking, name: str, *, by: By, fresh: bool = False) -> Report:
+    """The leaderboard of an experiment."""
+    return compare_bench(open_bench(tracking, name, stamps=make_stamps(), fresh=fresh), by)
+
+
+def tick() -> Stamps:
+    """Real ids and a clock that is later at each look: cells come back in the order they were made in."""
+    stamps = make_stamps()
+    times = count(stamps.now_ms())
+    return Stamps(now_ms=lambda: next(times), new_id=stamps.new_id)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.engines.variants import prepare_models
-from tests.support.experiments import Where, collect_into, collect_with
+from tests.support.experiments import Where, collect_into, collect_with, compare_experiment
 from tests.support.small_pack import MAX_TOKENS, PROMPT
 from tests.support.text_judge import judge_file
 from tipbench.bench.sittings import Decision
@@ -16,7 +16,6 @@ from tipbench.grid import prepare_grid
 from tipbench.judging.handout import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.pack import builtin_pack
-from tipbench.ranking.compare import compare_experiment
 from tipbench.ranking.standings import Interval, Report
 from tipbench.records import Model
 from tipbench.settings import Settings

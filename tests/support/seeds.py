@@ -2,6 +2,8 @@
 
 import os
 import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
 from random import Random
 
 VARIABLE = "TIPBENCH_TEST_SEED"
@@ -21,3 +23,14 @@ def use_seeded_ids() -> None:
 def begin_test(name: str) -> None:
     """The ids that follow are this test's."""
     _drawn.seed(f"{seed_of_run()} {name}")
+
+
+@contextmanager
+def ids_of(name: str) -> Generator[None]:
+    """The ids in here are those of `name`; the test that came first to need it draws on as if nothing was."""
+    before = _drawn.getstate()
+    begin_test(name)
+    try:
+        yield
+    finally:
+        _drawn.setstate(before)

@@ -1,12 +1,17 @@
 """A copy that the tests make inside the server's database is what the product writes."""
 
+import json
 from pathlib import Path
-
-from mlflow import MlflowClient
+from uuid import uuid4
 
 from tests.conftest import Cli
+from tests.promotion.campaign import Campaign, make_pack
 from tests.support.experiments import SMALL
-from tests.support.official import MEASURED, read_facts
+from tests.support.official import MEASURED, MlflowClient, read_facts
+from tipbench.bench.champions import EXPERIMENT, entry_name, read_chain
+from tipbench.promotion.gate import make_arm
+from tipbench.promotion.succession import settle
+from tipbench.tracking import Tracking
 
 OF_ITS_OWN = {"tipbench.attempt", "tipbench.reused_from"}
 
@@ -48,3 +53,61 @@ def test_a_copy_is_a_new_experiment_for_every_cache(cli: Cli, collected: str, ba
     for board in boards:
         board.pop("experiment")
     assert boards[0] == boards[1]
+
+
+def read_campaign(campaign: Campaign) -> str:
+    """All that the official client sees of it and of its champion, under words that all campaigns share."""
+    url, tracking, name = campaign.tracking.url, campaign.tracking, entry_name(campaign.pack.name)
+    client = MlflowClient(tracking_uri=url, registry_uri=url)
+    prompt = client.get_prompt_version_by_alias(name, "champion")
+    entry = client.get_prompt(name)
+    assert entry is not None
+    chain = [
+        run
+        for run in tracking.read_runs(tracking.find_experiment(EXPERIMENT))
+        if run.tags["tipbench.entry"] == name
+    ]
+    promotion = read_chain(tracking, campaign.pack.name).in_force
+    assert promotion is not None
+    arm = make_arm(campaign.gate().read(campaign.experiment), "old+v1")
+    told = json.dumps(
+        {
+            "runs": read_all(url, campaign.experiment),
+            "facts": read_facts(url, campaign.experiment),
+            "prompt": (prompt.version, prompt.template, prompt.tags, list(prompt.aliases)),
+            "entry": entry.tags,
+            "chain": [
+                (run.name, run.status, run.params, {k: v for k, v in run.tags.items() if k not in OF_ITS_OWN})
+                for run in chain
+            ],
+            "arm": tracking.read_artifact(promotion.run, "arm.json"),
+        },
+        indent=1,
+    )
+    words = {
+        campaign.pack.name: "PACK", campaign.pack.hash: "HASH", campaign.experiment: "EXPERIMENT",
+        arm.hash: "ARM", promotion.run.run_id: "PROMOTION", promotion.facts.predecessor: "ROOT",
+    }  # fmt: skip
+    for word, shared in words.items():
+        assert word in told
+        told = told.replace(word, shared)
+    return told
+
+
+def test_a_copied_campaign_with_its_champion_is_what_the_product_makes(
+    tracking: Tracking, tmp_path: Path
+) -> None:
+    made, copied = (
+        Campaign(
+            tracking, tmp_path, {"old": 7.0, "new": 11.0},
+            pack=make_pack(f"pack-{uuid4().hex[:8]}", scenarios=2, prompts=("v1", "v2")),
+        )
+        for _ in range(2)
+    )  # fmt: skip
+    made.generate(champion="old+v1")
+    copied.collect(champion="old+v1")
+    assert read_campaign(copied) == read_campaign(made)
+    for campaign in (made, copied):
+        found = settle(tracking, campaign.pack.name, stamps=campaign.stamps)
+        assert found is not None
+        assert (found.repaired, found.version, found.arm.pack_hash) == ((), 1, campaign.pack.hash)

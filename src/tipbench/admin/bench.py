@@ -13,21 +13,20 @@ from tipbench.admin.connection import Door
 from tipbench.admin.deps import Parts
 from tipbench.admin.failures import MARKED
 from tipbench.admin.panel import render
-from tipbench.bench.cells import StoredCell, read_candidates
+from tipbench.bench.bench import Bench
+from tipbench.bench.cells import StoredCell
 from tipbench.bench.champions import EXPERIMENT as CHAMPIONS
-from tipbench.bench.evidence import Evidence, GivenVerdict, check_contents, read_evidence
-from tipbench.bench.packs import read_pack_files
-from tipbench.bench.sittings import KEY_FILE, BlindKey, StoredSitting, Submission, submission_file
+from tipbench.bench.evidence import Evidence, GivenVerdict, read_evidence
+from tipbench.bench.sittings import StoredSitting
 from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingRefused, TrackingUnavailable
 from tipbench.inert import make_inert
 from tipbench.jobs.records import NotThere
-from tipbench.pack import parse_pack
-from tipbench.ranking.compare import Bench
+from tipbench.ranking.compare import compare_bench, find_sides
 from tipbench.ranking.records import Report
-from tipbench.records import Pack, Record, Rubric
+from tipbench.records import Record, Rubric
+from tipbench.show.charts import draw_standings, make_heat
 from tipbench.show.numbers import conclude
-from tipbench.show.panel_charts import draw_standings, make_heat
-from tipbench.tracking import Experiment, Run
+from tipbench.tracking import Experiment
 
 # What the API tells of experiments, cells and candidates.
 
@@ -127,19 +126,12 @@ class CellDetail(Record):
 class BenchView:
     """An experiment as it is shown."""
 
-    door: Door
-    experiment: Experiment
-    runs: Sequence[Run]
-    evidence: Evidence
+    bench: Bench
+    link: str
 
-    def pack(self) -> Pack:
-        """The pack of its newest cells."""
-        opened = self.door.open()
-        pack_hash = self.evidence.cells[-1].facts.pack_hash
-        if pack_hash not in opened.judging.packs:
-            files = read_pack_files(self.runs, pack_hash, tracking=opened.tracking)
-            opened.judging.packs[pack_hash] = parse_pack(files)
-        return opened.judging.packs[pack_hash]
+    @property
+    def evidence(self) -> Evidence:
+        return self.bench.evidence
 
     def cells(self, wanted: Mapping[str, str | None]) -> list[StoredCell]:
         """The cells whose arm, model, prompt and scenario are as wanted; None wants everything."""
@@ -152,15 +144,14 @@ class BenchView:
     def lines(self, cells: Sequence[StoredCell]) -> list[CellLine]:
         """Cells as lines."""
         lazy, auto = self.evidence.lazy_by_cell(), self.evidence.auto_by_cell()
-        rubric = self.pack().rubric if self.evidence.cells else None
-        link = self.door.experiment_link(self.experiment)
+        rubric = self.bench.pack.rubric if self.evidence.cells else None
         return [
             _line(
                 cell,
                 lazy=[each for each in lazy.get(cell.run.run_id, {}).values() if not each.verdict.failed],
                 auto=auto.get(cell.run.run_id, {}),
                 rubric=rubric,
-                link=link,
+                link=self.link,
             )
             for cell in cells
         ]
@@ -173,15 +164,15 @@ class BenchView:
         """
         cell = next((cell for cell in self.evidence.cells if cell.run.run_id == run_id), None)
         if cell is None:
-            raise NotThere(f"experiment {self.experiment.name!r} has no cell {run_id!r}")
-        read = self.door.open().tracking.read_artifact
+            raise NotThere(f"experiment {self.bench.name!r} has no cell {run_id!r}")
+        read = self.bench.read_artifact
         said = [
             given
             for given in (*self.evidence.lazy, *self.evidence.auto, *self.evidence.doubles)
             if given.cell.run.run_id == run_id and not given.verdict.failed
         ]
-        rubric = self.pack().rubric
-        reasons = {given.sitting.facts.token: self._reasons(given.sitting, run_id) for given in said}
+        rubric = self.bench.pack.rubric
+        reasons = {given.sitting.facts.token: self._reasons(given.sitting) for given in said}
         doubles = {id(given) for given in self.evidence.doubles}
         candidates = [
             CandidateLine(
@@ -194,13 +185,15 @@ class BenchView:
                         given,
                         rubric,
                         counts=id(given) not in doubles,
-                        reason=reasons[given.sitting.facts.token].get(candidate.slot, ""),
+                        reason=make_inert(
+                            reasons[given.sitting.facts.token].get((run_id, candidate.slot), "")
+                        ),
                     )
                     for given in said
                     if given.verdict.slot == candidate.slot
                 ),
             )
-            for candidate in read_candidates(read(cell.run, "candidates.json"))
+            for candidate in self.bench.candidates_of(cell)
         ]
         return CellDetail(
             cell=self.lines([cell])[0],
@@ -209,24 +202,11 @@ class BenchView:
             raw=make_inert(read(cell.run, "raw.txt")),
         )
 
-    def _reasons(self, sitting: StoredSitting, run_id: str) -> dict[int, str]:
-        """Slot → what the judge wrote beside the scores."""
-        read = self.door.open().tracking.read_artifact
-        submissions: Sequence[int] = sitting.closed.submissions if sitting.closed else ()
-        if not submissions:
-            return {}
+    def _reasons(self, sitting: StoredSitting) -> Mapping[tuple[str, int], str]:
         try:
-            key = BlindKey.model_validate_json(read(sitting.run, KEY_FILE))
-            answers = Submission.model_validate_json(
-                read(sitting.run, submission_file(max(submissions)))
-            ).answers
+            return self.bench.reasons_of(sitting)
         except TrackingRefused:
             return {}
-        return {
-            item.slot: make_inert(answers[item.id].reason)
-            for item in key.items
-            if item.cell == run_id and item.id in answers
-        }
 
 
 def read_view(door: Door, name: str) -> BenchView:
@@ -235,10 +215,8 @@ def read_view(door: Door, name: str) -> BenchView:
     Raises:
         ExperimentNotFound: there is none.
     """
-    tracking = door.open().tracking
-    experiment = tracking.find_experiment(name)
-    runs = tracking.read_runs(experiment)
-    return BenchView(door, experiment, runs, read_evidence(runs))
+    bench = door.open().open(name)
+    return BenchView(bench, door.experiment_link(bench.experiment))
 
 
 def describe_experiment(door: Door, experiment: Experiment) -> ExperimentLine:
@@ -467,11 +445,9 @@ def show_experiment(
             "empty.html",
             user=user,
             name=experiment,
-            link=parts.door.experiment_link(view.experiment),
+            link=view.link,
         )
-    check_contents(view.evidence.cells, experiment=experiment)
-    bench = Bench(view.experiment, view.evidence, view.pack())
-    report = bench.report(by)
+    report = compare_bench(view.bench, by)
     chosen = arm if arm is not None else _first_arm(view, report.standings[0].name if by == "arm" else "")
     return render(
         request,
@@ -483,11 +459,11 @@ def show_experiment(
         report=report,
         conclusion=conclude(report),
         standings=draw_standings(report),
-        heat=make_heat(bench.report("arm") if by != "arm" else report, view.evidence.cells),
+        heat=make_heat(compare_bench(view.bench, "arm") if by != "arm" else report, find_sides(view.bench)),
         arm=chosen,
-        arms=sorted({cell.facts.arm for cell in view.evidence.cells}),
+        arms=view.bench.arms,
         cells=view.lines(view.cells({"arm": chosen})),
-        link=parts.door.experiment_link(view.experiment),
+        link=view.link,
         auto_judge=parts.settings.judge_model,
     )
 
@@ -533,7 +509,7 @@ def show_side_by_side(
 ) -> Response:
     """Two arms on the same scenario."""
     view = read_view(parts.door, experiment)
-    arms = sorted({cell.facts.arm for cell in view.evidence.cells})
+    arms = view.bench.arms
     first = asked.left or (arms[0] if arms else "")
     second = asked.right or next((arm for arm in arms if arm != first), first)
     runs = {

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from tipbench.clock import Stamps
 from tipbench.errors import ExperimentNotFound
-from tipbench.ranking.compare import compare_experiment
+from tipbench.ranking.compare import compare_bench
 from tipbench.ranking.records import By
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, open_tracking
@@ -77,7 +77,7 @@ class Door:
 
     def leaderboard(self, name: str, by: By) -> bytes:
         """What `tipbench compare --json` prints, byte by byte."""
-        report = compare_experiment(self.open().tracking, name, by=by)
+        report = compare_bench(self.open().open(name), by)
         return (report.model_dump_json(indent=1) + "\n").encode()
 
     def is_judged(self, name: str) -> bool:

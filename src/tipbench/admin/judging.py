@@ -27,11 +27,11 @@ from tipbench.bench.sittings import Answer, Decision
 from tipbench.errors import JudgedEnough, SheetError, UsageError
 from tipbench.inert import make_inert
 from tipbench.judging.handout import SittingRequest
-from tipbench.judging.mcp import explain
 from tipbench.judging.service import LiveSitting
 from tipbench.judging.status import SittingLine, Status, sitting_line
+from tipbench.judging.tools import explain
 from tipbench.records import Record
-from tipbench.show.drift_chart import draw_drift
+from tipbench.show.charts import draw_drift
 
 router = APIRouter(prefix="/api/bench/judging", tags=["judging"], responses=REFUSALS)
 

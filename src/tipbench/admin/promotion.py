@@ -224,7 +224,7 @@ def _promotions_page(
     problem: str = "",
 ) -> Response:
     view = read_view(parts.door, experiment)
-    pack = view.pack().name if view.evidence.cells else "tip"
+    pack = view.bench.pack.name if view.evidence.cells else "tip"
     return render(
         request,
         "promotions.html",
@@ -232,7 +232,7 @@ def _promotions_page(
         name=experiment,
         pack=pack,
         history=list_history(parts, pack).promotions,
-        arms=sorted({cell.facts.arm for cell in view.evidence.cells}),
+        arms=view.bench.arms,
         report=report,
         problem=problem,
     )

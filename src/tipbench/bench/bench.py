@@ -1,56 +1,132 @@
-"""What the store holds for a judge, read once: evidence, pack, keys, candidates."""
+"""An experiment that has been opened: what it holds, and the way to write to it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from tipbench.bench.agreement import read_noise
-from tipbench.bench.cells import StoredCell
+from tipbench.bench.cells import StoredCell, read_candidates
 from tipbench.bench.evidence import Evidence, read_evidence
 from tipbench.bench.packs import read_pack_files
-from tipbench.bench.sittings import KEY_FILE, BlindKey, StoredSitting
-from tipbench.errors import JudgingClosed
+from tipbench.bench.sittings import KEY_FILE, Answer, BlindKey, StoredSitting, Submission, submission_file
+from tipbench.clock import Stamps
+from tipbench.errors import JudgingClosed, UsageError
 from tipbench.pack import parse_pack
-from tipbench.records import Drawn, Pack, Rubric
+from tipbench.records import Candidate, Drawn, Pack, Rubric
 from tipbench.stats import Noise
 from tipbench.tracking import Tracking
 from tipbench.tracking.runs import Experiment, Run
+from tipbench.tracking.write import Write, blank_write
 
 
 @dataclass(frozen=True)
-class Backlog:
-    """What the store holds, read once: the evidence, the runs it came from, and how to read their texts."""
+class Bench:
+    """Read at the first question, and then it stays as it was read: `again` gives it as it is now.
 
-    evidence: Evidence
-    runs: Sequence[Run]
-    read_artifact: Callable[[Run, str], str]
-    read_pack_files: Callable[[Sequence[Run], str], Mapping[str, str]]
-    now_ms: int
-    packs: dict[str, Pack]
+    `packs` keeps what was read of packs, for others too: their hash is their content.
+    """
 
-    def check_open(self, experiment: str) -> None:
+    tracking: Tracking
+    experiment: Experiment
+    stamps: Stamps
+    packs: dict[str, Pack] = field(default_factory=dict[str, Pack], repr=False)
+    fresh: bool = False
+    """Read everything, without the cache."""
+
+    def again(self, *, fresh: bool = False) -> "Bench":
+        """The same experiment as it is now."""
+        return replace(self, fresh=fresh)
+
+    @cached_property
+    def now_ms(self) -> int:
+        """When it was read."""
+        return self.stamps.now_ms()
+
+    @cached_property
+    def runs(self) -> Sequence[Run]:
+        _ = self.now_ms
+        return self.tracking.read_runs(self.experiment, fresh=self.fresh)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        return read_evidence(self.runs)
+
+    @property
+    def name(self) -> str:
+        return self.experiment.name
+
+    @property
+    def arms(self) -> list[str]:
+        """The arms there are cells of."""
+        return sorted({cell.facts.arm for cell in self.evidence.cells})
+
+    @property
+    def pack(self) -> Pack:
+        """The pack that the newest cells were collected with."""
+        return self.pack_of(self.evidence.cells[-1].facts.pack_hash)
+
+    @cached_property
+    def noise(self) -> Noise:
+        """What the drift rule counts with in this experiment."""
+        return read_noise(self.evidence, self.rubric_of)
+
+    def check_cells(self) -> None:
+        """Refuses an experiment without cells.
+
+        Raises:
+            UsageError: it has none.
+        """
+        if not self.evidence.cells:
+            raise UsageError(
+                f"experiment {self.name!r} has no cells",
+                hint=f"Collect some: tipbench collect --experiment {shlex.quote(self.name)}",
+            )
+
+    def check_arm(self, arm: str) -> None:
+        """Refuses an arm without cells.
+
+        Raises:
+            UsageError: lists those there are.
+        """
+        if arm not in self.arms:
+            raise UsageError(
+                f"experiment {self.name!r} has no arm {arm!r}", hint=f"It has: {', '.join(self.arms)}"
+            )
+
+    def check_open(self) -> None:
         """Nothing is handed out after judging was ended.
 
         Raises:
             JudgingClosed: it was; with the reason.
         """
         if self.evidence.close_reason is not None:
-            raise JudgingClosed(experiment, reason=self.evidence.close_reason)
+            raise JudgingClosed(self.name, reason=self.evidence.close_reason)
 
     def pack_of(self, pack_hash: str) -> Pack:
         """The stored pack with this hash, read once."""
         if pack_hash not in self.packs:
-            self.packs[pack_hash] = parse_pack(self.read_pack_files(self.runs, pack_hash))
+            files = read_pack_files(self.runs, pack_hash, tracking=self.tracking)
+            self.packs[pack_hash] = parse_pack(files)
         return self.packs[pack_hash]
 
     def rubric_of(self, cell: StoredCell) -> Rubric:
         """The rubric that the cell was collected under."""
         return self.pack_of(cell.facts.pack_hash).rubric
 
-    @cached_property
-    def noise(self) -> Noise:
-        """What the drift rule counts with in this experiment."""
-        return read_noise(self.evidence, self.rubric_of)
+    def find_sitting(self, token: str) -> StoredSitting:
+        """The sitting of that token.
+
+        Raises:
+            UsageError: there is none.
+        """
+        for sitting in self.evidence.sittings:
+            if sitting.facts.token == token:
+                return sitting
+        raise UsageError(
+            f"experiment {self.name!r} has no sitting {token!r}",
+            hint=f"List them: tipbench judge status --experiment {self.name!r}",
+        )
 
     def keys_of_open(self, *drawn: Drawn) -> dict[str, BlindKey]:
         """Token → key of the sittings, drawn so, whose items are with a judge now."""
@@ -64,17 +140,75 @@ class Backlog:
         """The blind key of a sitting."""
         return BlindKey.model_validate_json(self.read_artifact(sitting.run, KEY_FILE))
 
+    def answers_of(
+        self, sitting: StoredSitting, submissions: Sequence[int] | None = None
+    ) -> dict[str, Answer]:
+        """What the sitting had said with the last of these submissions; without them, with its last."""
+        submissions = sitting.submissions if submissions is None else submissions
+        if not submissions:
+            return {}
+        text = self.read_artifact(sitting.run, submission_file(max(submissions)))
+        return Submission.model_validate_json(text).answers
 
-def read_backlog(
-    tracking: Tracking, experiment: Experiment, *, now_ms: int, packs: dict[str, Pack], fresh: bool = False
-) -> Backlog:
-    """What the store holds now. `packs` keeps what was read of packs: their hash is their content."""
-    runs = tracking.read_runs(experiment, fresh=fresh)
-    return Backlog(
-        evidence=read_evidence(runs),
-        runs=runs,
-        read_artifact=tracking.read_artifact,
-        read_pack_files=partial(read_pack_files, tracking=tracking),
-        now_ms=now_ms,
-        packs=packs,
-    )
+    def reasons_of(self, sitting: StoredSitting) -> dict[tuple[str, int], str]:
+        """Cell and slot → what the judge wrote beside the scores that count."""
+        token = sitting.facts.token
+        if token not in self._reasons:
+            answers = self.answers_of(sitting, sitting.closed.submissions if sitting.closed else ())
+            self._reasons[token] = {
+                (item.cell, item.slot): answers[item.id].reason
+                for item in (self.key_of(sitting).items if answers else ())
+                if item.cell and item.id in answers
+            }
+        return self._reasons[token]
+
+    def candidates_of(self, cell: StoredCell) -> tuple[Candidate, ...]:
+        """The texts of a cell, read once."""
+        run = cell.run
+        if run.run_id not in self._candidates:
+            self._candidates[run.run_id] = read_candidates(self.read_artifact(run, "candidates.json"))
+        return self._candidates[run.run_id]
+
+    @cached_property
+    def _reasons(self) -> dict[str, dict[tuple[str, int], str]]:
+        return {}
+
+    @cached_property
+    def _candidates(self) -> dict[str, tuple[Candidate, ...]]:
+        return {}
+
+    def read_artifact(self, run: Run, path: str) -> str:
+        return self.tracking.read_artifact(run, path)
+
+    def blank(self) -> Write:
+        """An empty write into the experiment, with an attempt id of its own."""
+        return blank_write(self.experiment, self.stamps)
+
+
+def open_bench(
+    tracking: Tracking,
+    experiment: str,
+    *,
+    stamps: Stamps,
+    packs: dict[str, Pack] | None = None,
+    fresh: bool = False,
+) -> Bench:
+    """The experiment of that name.
+
+    Raises:
+        ExperimentNotFound: there is none.
+    """
+    found = tracking.find_experiment(experiment)
+    return Bench(tracking, found, stamps, {} if packs is None else packs, fresh)
+
+
+def read_bench(tracking: Tracking, experiment: str, *, stamps: Stamps, fresh: bool = False) -> Bench:
+    """The experiment, which has cells.
+
+    Raises:
+        ExperimentNotFound: there is none.
+        UsageError: it has no cells.
+    """
+    bench = open_bench(tracking, experiment, stamps=stamps, fresh=fresh)
+    bench.check_cells()
+    return bench

@@ -57,7 +57,7 @@ def history(*, as_json: bool, plot: Path | None, **flags: object) -> None:
     """Champions, promotions, looks, and the champions' level per experiment over time."""
     from tipbench.promotion.history import read_history
     from tipbench.show.champions import print_history
-    from tipbench.show.history_chart import draw_history
+    from tipbench.show.charts import draw_history
 
     with open_session(flags, for_machines=as_json) as session:
 

@@ -275,7 +275,7 @@ def _read_variance(settings: "Settings", name: str) -> "CellVariance":
     from tipbench.show.console import make_console
 
     with start_session(settings, say=make_console()) as session:
-        return read_cell_variance(session.tracking, name)
+        return read_cell_variance(session.workbench.open(name))
 
 
 def _count(names: str) -> int:

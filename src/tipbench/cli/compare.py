@@ -17,6 +17,7 @@ from tipbench.cli.session import (
 from tipbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from tipbench.bench.bench import Bench
     from tipbench.ranking.records import By, Report
 
 
@@ -44,25 +45,29 @@ def command(
     """The leaderboard. Exit code 0: a winner, 3: a tie, 4: not decided yet."""
     if as_json + as_csv + as_markdown > 1:
         raise UsageError("compare takes one of --json, --csv and --markdown")
-    from tipbench.ranking.compare import read_bench, read_details
+    from tipbench.ranking.compare import compare_bench
 
     # 10,000 runs are half a million objects that live to the end: looking for garbage among them again and
     # again takes a fifth of the time.
     gc.set_threshold(50_000)
     with open_session(flags, for_machines=as_json or as_csv or as_markdown) as session:
-        bench = read_bench(session.tracking, session.settings.experiment, fresh=fresh)
-        report = bench.report(by)
+        bench = session.workbench.open(session.settings.experiment, fresh=fresh)
+        report = compare_bench(bench, by)
         if html is not None:
-            from tipbench.show.page import make_page
-
-            details = read_details(session.tracking, bench, now_ms=session.stamps.now_ms())
-            write_whole(html, make_page(report, details))
+            write_whole(html, _make_page(session, bench, report))
         _print(session, report, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
         if html is not None:
             session.say.print(
                 f"{html}: the report with plots, of {len(report.standings)} {report.by}s", markup=False
             )
     ctx.exit(report.exit_code)
+
+
+def _make_page(session: Session, bench: "Bench", report: "Report") -> str:
+    from tipbench.ranking.compare import read_details
+    from tipbench.show.page import make_page
+
+    return make_page(report, read_details(bench), session.workbench.gate.preview(bench))
 
 
 def _print(session: Session, report: "Report", *, as_json: bool, as_csv: bool, as_markdown: bool) -> None:

@@ -59,7 +59,7 @@ def run_demo(flags: Mapping[str, object], extent: Extent) -> None:
     from tipbench.engines import open_engines
     from tipbench.grid import prepare_grid
     from tipbench.judging.auto.run import Sample
-    from tipbench.ranking.compare import compare_experiment
+    from tipbench.ranking.compare import compare_bench
     from tipbench.settings import read_settings
     from tipbench.show.console import make_console
     from tipbench.show.terminal import print_report
@@ -80,7 +80,7 @@ def run_demo(flags: Mapping[str, object], extent: Extent) -> None:
             _let_model_judge(session, engines, sample=Sample(anchors=extent.anchors, blocks=1))
             _offer_keyboard(session)
             say.rule("4 Compare: the board says what is known, and how much is judged")
-            report = compare_experiment(session.tracking, extent.experiment, by="arm")
+            report = compare_bench(session.workbench.open(extent.experiment), "arm")
             print_report(report, say)
             say.print(
                 f"[dim](as a command of its own, `tipbench compare` exits with {report.exit_code} here)[/dim]"

@@ -26,7 +26,7 @@ def command(
 ) -> None:
     """May a challenger replace the champion? Exit code 0: promote, 3: do not, 4: not decided."""
     from tipbench.promotion.gate import Asked
-    from tipbench.promotion.gate_report import print_gate
+    from tipbench.show.terminal import print_gate
 
     with open_session(flags, for_machines=as_json) as session:
         session.workbench.judging.tidy(session.settings.experiment)

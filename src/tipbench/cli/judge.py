@@ -428,8 +428,7 @@ def anchors(*, folder: Path, write: bool, **flags: object) -> None:
     pack = read_pack(folder)
     with open_session(flags) as session:
         name, judging, say = session.settings.experiment, session.workbench.judging, session.say
-        backlog = judging.read(judging.registrar(name), fresh=True)
-        proposal = propose_anchors(backlog, pack, experiment=name)
+        proposal = propose_anchors(judging.open(name, fresh=True), pack, experiment=name)
         print_proposal(proposal, say)
         if proposal.new and write:
             write_anchors(folder, proposal)

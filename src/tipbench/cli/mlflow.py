@@ -205,7 +205,7 @@ def _repair(session: Session, experiment: "Experiment", *, dry_run: bool) -> "Re
         session.tracking,
         experiment,
         locks=session.settings.home / "locks",
-        now_ms=session.stamps.now_ms(),
+        stamps=session.stamps,
         dry_run=dry_run,
     )
 
@@ -248,8 +248,8 @@ def publish(**flags: object) -> None:
 
     with open_session(flags) as session:
         judging, name = session.workbench.judging, session.settings.experiment
-        with judging.locked(name) as registrar:
-            traces, verdicts = publish_verdicts(judging.read(registrar, fresh=True), registrar)
+        with judging.locked(name) as bench:
+            traces, verdicts = publish_verdicts(bench.again(fresh=True))
         session.say.print(f"{verdicts} verdicts on {traces} candidates are in MLflow's traces of {name!r}")
 
 

@@ -146,10 +146,11 @@ def simulate(
 ) -> None:
     """Compare policies on simulated users, all on the same random numbers; the result is an MLflow run."""
     from tipbench.policies.policy import find_policy, list_policies
-    from tipbench.policies.simulation.report import draw_regret, make_report, store_simulation
+    from tipbench.policies.simulation.report import make_report, store_simulation
     from tipbench.policies.simulation.run import play
     from tipbench.policies.simulation.world import World, make_pool, make_users
     from tipbench.settings import split_list
+    from tipbench.show.charts import draw_regret
 
     known = list_policies()
     policies = [find_policy(known, name) for name in split_list(names, what="policies")]
@@ -162,9 +163,12 @@ def simulate(
             policies, people, world, report=lambda line: session.say.print(f"· {line}", style="dim")
         )
         report = make_report(played, seed=seed, profile_effect=profile_effect, tips=len(pool))
-        run = store_simulation(session.tracking, report, experiment=runs_in, stamps=session.stamps)
+        drawing = draw_regret(report)
+        run = store_simulation(
+            session.tracking, report, plot=drawing, experiment=runs_in, stamps=session.stamps
+        )
         if plot is not None:
-            write_whole(plot, draw_regret(report))
+            write_whole(plot, drawing)
         if as_json:
             click.echo(report.model_dump_json(indent=1))
         else:

@@ -55,7 +55,7 @@ def command(
     """The bench from a browser and from other programs. First: tipbench serve users create NAME."""
     if has_subcommand(ctx):
         return
-    check_extra("admin", "argon2", "fastapi", "jinja2", "python_multipart", "uvicorn")
+    check_extra("admin", "argon2", "fastapi", "python_multipart", "uvicorn")
     import uvicorn
 
     from tipbench.admin.app import HOSTS, PUBLIC_URL

@@ -291,6 +291,7 @@ def judge_here(session: Session, request: "SittingRequest") -> int:
     """
     from tipbench.judging.keyboard.loop import judge_at_keyboard
     from tipbench.judging.service import LiveJudging
+    from tipbench.show.screen import TerminalScreen
     from tipbench.show.sittings import tell_left
 
     name, judging = session.settings.experiment, session.workbench.judging
@@ -309,7 +310,7 @@ def judge_here(session: Session, request: "SittingRequest") -> int:
         session.say.print("nothing waits for a lazy judge that is not with one already")
         session.say.print(f"  tipbench judge status --experiment {shlex.quote(name)}", markup=False)
         return 0
-    left = judge_at_keyboard(live, sitting, console=session.say)
+    left = judge_at_keyboard(live, sitting, screen=TerminalScreen(session.say))
     if left.exit_code:
         return left.exit_code
     lines = {line.sitting: line for line in judging.status(experiment=name).sittings}

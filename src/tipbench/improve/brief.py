@@ -9,17 +9,16 @@ from random import Random
 
 from pydantic import ValidationError
 
-from tipbench.bench.bench import Backlog
-from tipbench.bench.cells import StoredCell, read_candidates
+from tipbench.bench.bench import Bench
+from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import GivenVerdict
 from tipbench.bench.versions import MOST_CHARACTERS, MOST_VERSIONS, Proposal, Proposals, StoredVersion
 from tipbench.engines.protocol import Engine, FormModel
 from tipbench.errors import GenerationFailed, ModelRefused, TipbenchError, UsageError
 from tipbench.inert import make_inert_line
 from tipbench.judging.blind import fence_text
-from tipbench.judging.closing import Registrar, read_answers
 from tipbench.pack.check import ALWAYS
-from tipbench.records import Candidate, Model, Pack, Prompt, Sampling, Scenario
+from tipbench.records import Model, Pack, Prompt, Sampling, Scenario
 
 WORST = 10
 """Verdicts in a brief, the worst of each scenario."""
@@ -135,15 +134,13 @@ def write_brief(subject: Subject, found: Findings, *, rng: Random) -> Brief:
     return Brief(subject.id, subject.round, parent, text)
 
 
-def read_findings(
-    backlog: Backlog, cells: Sequence[StoredCell], *, pack: Pack, registrar: Registrar
-) -> Findings:
+def read_findings(bench: Bench, cells: Sequence[StoredCell], *, pack: Pack) -> Findings:
     """What counts about these cells of one arm: lazy verdicts, automatic ones where there are none."""
     ours = {cell.run.run_id for cell in cells}
-    evidence = backlog.evidence
+    evidence = bench.evidence
     lazy = [given for given in evidence.lazy if given.cell.run.run_id in ours and not given.verdict.failed]
     counted = lazy or [given for given in evidence.auto if given.cell.run.run_id in ours]
-    reader = _Reader(backlog, registrar, pack)
+    reader = _Reader(bench, pack)
     worst: dict[str, GivenVerdict] = {}
     for given in sorted(counted, key=reader.order):
         worst.setdefault(given.cell.facts.scenario_hash, given)
@@ -151,7 +148,7 @@ def read_findings(
         candidate.failure
         for cell in cells
         if cell.answered_count < len(cell.facts.slots)
-        for candidate in reader.candidates(cell)
+        for candidate in bench.candidates_of(cell)
         if candidate.failure
     )
     return Findings(
@@ -165,11 +162,9 @@ def read_findings(
 class _Reader:
     """Texts and reasons behind verdicts; each file is read once."""
 
-    def __init__(self, backlog: Backlog, registrar: Registrar, pack: Pack) -> None:
-        self._backlog, self._registrar, self._pack = backlog, registrar, pack
+    def __init__(self, bench: Bench, pack: Pack) -> None:
+        self._bench, self._pack = bench, pack
         self._scenarios = {scenario.hash: scenario for scenario in pack.scenarios}
-        self._candidates = dict[str, Sequence[Candidate]]()
-        self._reasons = dict[str, Mapping[tuple[str, int], str]]()
 
     def order(self, given: GivenVerdict) -> tuple[float, str, int]:
         """The worst first."""
@@ -180,31 +175,12 @@ class _Reader:
         place = (given.cell.run.run_id, verdict.slot)
         return Example(
             scenario=self._scenarios[given.cell.facts.scenario_hash],
-            text=self.candidates(given.cell)[verdict.slot].text,
+            text=self._bench.candidates_of(given.cell)[verdict.slot].text,
             composite=self._composite(given),
             parts={name: str(score) for name, score in verdict.scores.items()}
             | {name: "yes" if flag else "no" for name, flag in verdict.flags.items()},
-            reason=self._reasons_of(given).get(place, ""),
+            reason=self._bench.reasons_of(given.sitting).get(place, ""),
         )
-
-    def candidates(self, cell: StoredCell) -> Sequence[Candidate]:
-        run = cell.run
-        if run.run_id not in self._candidates:
-            text = self._backlog.read_artifact(run, "candidates.json")
-            self._candidates[run.run_id] = read_candidates(text)
-        return self._candidates[run.run_id]
-
-    def _reasons_of(self, given: GivenVerdict) -> Mapping[tuple[str, int], str]:
-        sitting = given.sitting
-        token = sitting.facts.token
-        if token not in self._reasons and sitting.closed is not None:
-            answers = read_answers(sitting, sitting.closed.submissions, self._registrar)
-            self._reasons[token] = {
-                (item.cell, item.slot): answers[item.id].reason
-                for item in self._backlog.key_of(sitting).items
-                if item.cell and item.id in answers
-            }
-        return self._reasons.get(token, {})
 
     def _composite(self, given: GivenVerdict) -> float:
         return self._pack.rubric.composite(given.verdict.scores, given.verdict.flags)

@@ -31,7 +31,7 @@ from tipbench.judging.status import SittingLine
 from tipbench.promotion.gate import Asked
 from tipbench.promotion.gate_report import GateReport
 from tipbench.promotion.promote import Outcome, Promoting
-from tipbench.ranking.compare import compare_experiment
+from tipbench.ranking.compare import compare_bench
 from tipbench.ranking.records import Report
 from tipbench.records import Prompt, content_hash
 from tipbench.tracking.write import blank_write
@@ -73,8 +73,8 @@ class Desk:
         Raises:
             SheetError: names every problem of a sheet by item.
         """
-        with self.judging.locked(experiment) as registrar:
-            self.judging.read_tidy(registrar)
+        with self.judging.locked(experiment) as bench:
+            self.judging.read_tidy(bench)
         said: list[str] = []
         for path, sheet in self._sheets(experiment, self._open(experiment)):
             if any(s is not None for part in sheet.sections for i in part.items for s in i.scores.values()):
@@ -205,7 +205,7 @@ class Deciding:
     def _decide_first(self, asked: Asked) -> Stop:
         """Without a champion there is no gate: the leaderboard, and a person's word."""
         name = asked.experiment
-        board = compare_experiment(self.promoting.gate.tracking, name, by="arm", fresh=True)
+        board = compare_bench(self.promoting.gate.read(name), "arm")
         if board.winner is None and board.waiting:
             stop = self.desk.ask(name, SittingRequest(self.desk.judged_by, items=ITEMS_AT_ONCE))
             return replace(stop, board=board)
@@ -288,8 +288,7 @@ class Improving:
         return self.deciding.desk.judging
 
     def _read(self) -> Course:
-        registrar = self._judging.registrar(self.order.experiment)
-        return read_course(self.order, registrar.experiment, self._judging.read(registrar, fresh=True))
+        return read_course(self.order, self._judging.open(self.order.experiment, fresh=True))
 
     def _bench(self) -> tuple[tuple[str, ...], Course]:
         """The training scenarios with every version there is."""
@@ -301,8 +300,7 @@ class Improving:
         return self.deciding.bench(cells, self.order.experiment), self._read()
 
     def _write_brief(self, course: Course) -> Brief:
-        registrar = self._judging.registrar(self.order.experiment)
-        backlog = self._judging.read(registrar)
+        bench = self._judging.open(self.order.experiment)
         parent = course.best
         subject = Subject(
             id=course.next_brief,
@@ -313,7 +311,7 @@ class Improving:
             levels=course.levels,
             versions=course.versions,
         )
-        found = read_findings(backlog, course.cells_of(parent), pack=self.order.pack, registrar=registrar)
+        found = read_findings(bench, course.cells_of(parent), pack=self.order.pack)
         return write_brief(subject, found, rng=Random(seed_source(self._judging.stamps)()))
 
     def _checker(self, course: Course) -> Check:

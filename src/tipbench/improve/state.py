@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tipbench.bench.bench import Backlog
+from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.champions import ChampionArm
 from tipbench.bench.scores import find_levels, make_scores
@@ -87,13 +87,13 @@ class Course:
         return [cell for cell in self.cells if cell.facts.prompt == prompt.name]
 
 
-def read_course(order: Order, experiment: Experiment, backlog: Backlog) -> Course:
+def read_course(order: Order, bench: Bench) -> Course:
     """Where the improvement stands.
 
     Raises:
         UsageError: the experiment holds something else, or improves another prompt.
     """
-    evidence = backlog.evidence
+    evidence = bench.evidence
     hashes = {scenario.hash for scenario in order.training}
     foreign = sorted({c.facts.scenario for c in evidence.cells if c.facts.scenario_hash not in hashes})
     if foreign:
@@ -102,7 +102,7 @@ def read_course(order: Order, experiment: Experiment, backlog: Backlog) -> Cours
             f"experiment {order.experiment!r} holds scenarios that are not trained on: {listed}",
             hint="What is seen cannot confirm: take an experiment of its own for improving.",
         )
-    versions = read_versions(backlog.runs, read_artifact=backlog.read_artifact)
+    versions = read_versions(bench.runs, read_artifact=bench.read_artifact)
     roots = {version.facts.parent_hash for version in versions if version.facts.round == 1}
     if roots - {order.base.hash} and order.base.hash not in {version.facts.hash for version in versions}:
         raise UsageError(
@@ -124,7 +124,7 @@ def read_course(order: Order, experiment: Experiment, backlog: Backlog) -> Cours
     )
     return Course(
         order=order,
-        experiment=experiment,
+        experiment=bench.experiment,
         versions=versions,
         cells=tuple(cells),
         lacking=tuple(c for c in cells if c.answered_count and not judged.get(c.run.run_id)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from tipbench.bench.bench import Backlog
+from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell, pack_verdicts, read_cells
 from tipbench.bench.sittings import (
     DRIFT_TAG,
@@ -26,28 +26,15 @@ from tipbench.bench.sittings import (
     closed_file,
     read_sittings,
     sitting_write,
-    submission_file,
     submission_write,
 )
 from tipbench.bench.views import view_writes
-from tipbench.clock import Stamps
 from tipbench.errors import SheetError, TrackingUnavailable, UsageError
 from tipbench.judging.anchors import anchor_composite
 from tipbench.judging.sheet import Sheet, check_section, read_sheet, refuse_sheet
 from tipbench.records import Drawn, Pack, Verdict, content_hash
 from tipbench.stats import Drift, Noise, drift, krippendorff_alpha
-from tipbench.tracking import Tracking
-from tipbench.tracking.runs import Experiment, Run
-from tipbench.tracking.write import blank_write
-
-
-@dataclass(frozen=True)
-class Registrar:
-    """Where sittings are stored."""
-
-    tracking: Tracking
-    experiment: Experiment
-    stamps: Stamps
+from tipbench.tracking.runs import Run
 
 
 @dataclass(frozen=True)
@@ -143,35 +130,35 @@ def grade_judge(key: BlindKey, answers: Mapping[str, Answer], pack: Pack) -> Jud
 
 
 def close_sitting(
-    sitting: StoredSitting, said: Said, *, submissions: tuple[int, ...], noise: Noise, registrar: Registrar
+    sitting: StoredSitting, said: Said, *, submissions: tuple[int, ...], noise: Noise, bench: Bench
 ) -> tuple[Closed, SittingState]:
     """The close in force, ours or the one that was there first, and what the rule says of the sitting."""
     tier = sitting.facts.tier
     blocks = complete_blocks(said.key, said.answers, tier=tier)
     mine = Closed(submissions=submissions, blocks=blocks, judged_by=sitting.judged_by)
-    closed = _claim_close(sitting, mine, registrar)
+    closed = _claim_close(sitting, mine, bench)
     if closed != mine:
-        said = replace(said, answers=read_answers(sitting, closed.submissions, registrar))
+        said = replace(said, answers=bench.answers_of(sitting, closed.submissions))
     examined = examine_sitting(said, blocks=closed.blocks, tier=tier, noise=noise)
-    _finish_close(sitting.run.run_id, closed, examined, registrar)
+    _finish_close(sitting.run.run_id, closed, examined, bench)
     return closed, examined.state
 
 
-def supersede(sitting: StoredSitting, registrar: Registrar) -> bool:
+def supersede(sitting: StoredSitting, bench: Bench) -> bool:
     """Takes an exported sitting back that nobody began; False when somebody closed it meanwhile."""
     mine = Closed()
-    if _claim_close(sitting, mine, registrar) != mine:
+    if _claim_close(sitting, mine, bench) != mine:
         return False
-    _finish_close(sitting.run.run_id, mine, Examined("superseded", drift([], [])), registrar)
+    _finish_close(sitting.run.run_id, mine, Examined("superseded", drift([], [])), bench)
     return True
 
 
-def _claim_close(sitting: StoredSitting, mine: Closed, registrar: Registrar) -> Closed:
+def _claim_close(sitting: StoredSitting, mine: Closed, bench: Bench) -> Closed:
     """The close that stands: exactly one of all who try."""
-    tracking, run_id = registrar.tracking, sitting.run.run_id
+    tracking, run_id = bench.tracking, sitting.run.run_id
     winner = sitting.claimed_close
     if not winner:
-        blank = blank_write(registrar.experiment, registrar.stamps)
+        blank = bench.blank()
         file = {closed_file(close_hash(mine)): mine.model_dump_json(indent=1)}
         write = blank.model_copy(update={"run_id": run_id, "artifacts": file})
         tracking.deliver(write, artifact_uri=sitting.run.artifact_uri)
@@ -181,19 +168,9 @@ def _claim_close(sitting: StoredSitting, mine: Closed, registrar: Registrar) -> 
     return Closed.model_validate_json(tracking.read_artifact(sitting.run, closed_file(winner)))
 
 
-def read_answers(
-    sitting: StoredSitting, submissions: Sequence[int], registrar: Registrar
-) -> dict[str, Answer]:
-    """What the sitting had said with the last of these submissions."""
-    if not submissions:
-        return {}
-    file = submission_file(max(submissions))
-    return Submission.model_validate_json(registrar.tracking.read_artifact(sitting.run, file)).answers
-
-
-def _finish_close(run_id: str, closed: Closed, examined: Examined, registrar: Registrar) -> None:
+def _finish_close(run_id: str, closed: Closed, examined: Examined, bench: Bench) -> None:
     found, grade = examined.drift, examined.grade
-    blank = blank_write(registrar.experiment, registrar.stamps)
+    blank = bench.blank()
     stored = StoredDrift(
         offset=found.offset,
         se=found.se if found.anchors else 0.0,
@@ -216,7 +193,7 @@ def _finish_close(run_id: str, closed: Closed, examined: Examined, registrar: Re
     if grade is not None:
         tags[GRADE_TAG] = grade.model_dump_json()
         metrics |= grade.metrics
-    registrar.tracking.deliver(
+    bench.tracking.deliver(
         blank.model_copy(
             update={"run_id": run_id, "tags": tags, "metrics": metrics, "end_time": blank.start_time}
         )
@@ -253,7 +230,7 @@ def store_submission(
     previous: Mapping[str, Answer],
     key: BlindKey,
     cells: Mapping[str, StoredCell],
-    registrar: Registrar,
+    bench: Bench,
 ) -> int:
     """Stores what the sitting says now and returns the number of the submission. A live lease is renewed.
 
@@ -265,17 +242,17 @@ def store_submission(
     changed = {cell: verdicts for cell, verdicts in after.items() if before.get(cell) != verdicts}
     n = _free_number(sitting, changed, cells)
     for run_id, verdicts in changed.items():
-        blank = blank_write(registrar.experiment, registrar.stamps)
+        blank = bench.blank()
         tags = pack_verdicts(sitting.facts.token, n, verdicts)
-        registrar.tracking.submit(blank.model_copy(update={"run_id": run_id, "tags": tags}))
-    report = registrar.tracking.flush()
+        bench.tracking.submit(blank.model_copy(update={"run_id": run_id, "tags": tags}))
+    report = bench.tracking.flush()
     if report.left_in_journal or report.refused:
         refused = "".join(f"\n  {message}" for _, message in report.refused[:3])
         raise TrackingUnavailable(
             f"the verdicts of sitting {sitting.facts.token} were not stored completely{refused}",
             hint="They are kept and do not count yet. Run the same command again.",
         )
-    blank = blank_write(registrar.experiment, registrar.stamps)
+    blank = bench.blank()
     submission = Submission(
         n=n,
         judged_by=sitting.judged_by,
@@ -283,7 +260,7 @@ def store_submission(
         late=bool(sitting.claimed_close),
         answers=dict(answers),
     )
-    registrar.tracking.deliver(
+    bench.tracking.deliver(
         submission_write(submission, sitting=sitting, write=blank), artifact_uri=sitting.run.artifact_uri
     )
     return n
@@ -326,13 +303,13 @@ class _Filled:
     judged_by: str
 
 
-def check_sheet(path: Path, sheet: Sheet, *, backlog: Backlog, judged_by: str | None) -> list[_Filled]:
+def check_sheet(path: Path, sheet: Sheet, *, bench: Bench, judged_by: str | None) -> list[_Filled]:
     """The sections with their sittings, nothing stored yet.
 
     Raises:
         SheetError: names every problem by item.
     """
-    known = {sitting.facts.token: sitting for sitting in backlog.evidence.sittings}
+    known = {sitting.facts.token: sitting for sitting in bench.evidence.sittings}
     filled: list[_Filled] = []
     problems: list[str] = []
     seen: set[str] = set()
@@ -344,9 +321,9 @@ def check_sheet(path: Path, sheet: Sheet, *, backlog: Backlog, judged_by: str | 
         if sitting is None:
             problems.append(f"sitting {section.sitting!r} is not of experiment {sheet.experiment!r}")
             continue
-        key = backlog.key_of(sitting)
+        key = bench.key_of(sitting)
         # The rubric it was handed out with, whatever was collected since.
-        pack = backlog.pack_of(sitting.facts.pack_hash)
+        pack = bench.pack_of(sitting.facts.pack_hash)
         answers, wrong = check_section(section, key=key, rubric=pack.rubric)
         problems += wrong
         filled.append(_Filled(sitting, key, pack, answers, judged_by or section.judged_by))
@@ -354,62 +331,56 @@ def check_sheet(path: Path, sheet: Sheet, *, backlog: Backlog, judged_by: str | 
     return filled
 
 
-def apply_sections(
-    filled: Sequence[_Filled], *, backlog: Backlog, registrar: Registrar, close: bool
-) -> Iterator[Applied]:
+def apply_sections(filled: Sequence[_Filled], *, bench: Bench, close: bool) -> Iterator[Applied]:
     """Stores the answers section by section; what was yielded is stored."""
-    runs, noise = backlog.runs, backlog.noise
+    runs, noise = bench.runs, bench.noise
     cells = {cell.run.run_id: cell for cell in read_cells(runs)}
     for each in filled:
-        sitting = _sitting_of(each, runs=runs, registrar=registrar) if each.answers else _begun(each, runs)
+        sitting = _sitting_of(each, runs=runs, bench=bench) if each.answers else _begun(each, runs)
         if sitting is None or (not each.answers and not close):
             yield Applied(each.sitting.facts.token, each.judged_by, 0, len(each.key.items), "not begun")
             continue
         # A cell that was deleted in MLflow since takes no verdict and holds up no other.
         key = _without_deleted(each.key, cells)
         filled_now = replace(each, sitting=sitting, key=key)
-        yield _apply_section(filled_now, cells=cells, noise=noise, registrar=registrar, close=close)
+        yield _apply_section(filled_now, cells=cells, noise=noise, bench=bench, close=close)
 
 
-def close_expired(backlog: Backlog, registrar: Registrar) -> list[str]:
+def close_expired(bench: Bench) -> list[str]:
     """Closes what ran out or was left half closed; returns the tokens."""
-    return close_all(
-        (s for s in backlog.evidence.sittings if not s.is_open(backlog.now_ms)), backlog, registrar
-    )
+    return close_all((s for s in bench.evidence.sittings if not s.is_open(bench.now_ms)), bench)
 
 
-def close_all(sittings: Iterable[StoredSitting], backlog: Backlog, registrar: Registrar) -> list[str]:
+def close_all(sittings: Iterable[StoredSitting], bench: Bench) -> list[str]:
     """Closes those that are not closed: complete blocks count, the rest goes back. Returns the tokens."""
     closed: list[str] = []
     still_open = [sitting for sitting in sittings if sitting.state == "open"]
-    cells = {cell.run.run_id: cell for cell in read_cells(backlog.runs)} if still_open else {}
+    cells = {cell.run.run_id: cell for cell in read_cells(bench.runs)} if still_open else {}
     for sitting in still_open:
         said = Said(
-            key=_without_deleted(backlog.key_of(sitting), cells),
-            pack=backlog.pack_of(sitting.facts.pack_hash),
-            answers=read_answers(sitting, sitting.submissions, registrar),
+            key=_without_deleted(bench.key_of(sitting), cells),
+            pack=bench.pack_of(sitting.facts.pack_hash),
+            answers=bench.answers_of(sitting),
         )
-        close_sitting(
-            sitting, said, submissions=sitting.submissions, noise=backlog.noise, registrar=registrar
-        )
+        close_sitting(sitting, said, submissions=sitting.submissions, noise=bench.noise, bench=bench)
         closed.append(sitting.facts.token)
     return closed
 
 
-def supersede_one(backlog: Backlog, registrar: Registrar) -> bool:
+def supersede_one(bench: Bench) -> bool:
     """Takes one exported section back that nobody began; whether there was any."""
     untouched = [
         sitting
-        for sitting in backlog.evidence.sittings
-        if sitting.is_open(backlog.now_ms)
+        for sitting in bench.evidence.sittings
+        if sitting.is_open(bench.now_ms)
         and sitting.facts.drawn == "block"
         and not sitting.submissions
         and not sitting.facts.live
     ]
-    return any(supersede(sitting, registrar) for sitting in untouched)
+    return any(supersede(sitting, bench) for sitting in untouched)
 
 
-def close_with_late(sitting: StoredSitting, backlog: Backlog, registrar: Registrar) -> Closed:
+def close_with_late(sitting: StoredSitting, bench: Bench) -> Closed:
     """What would count of a closed sitting if its late answers counted too.
 
     Raises:
@@ -417,9 +388,9 @@ def close_with_late(sitting: StoredSitting, backlog: Backlog, registrar: Registr
     """
     if not sitting.late:
         raise UsageError(f"no answer of sitting {sitting.facts.token} came after its close")
-    cells = {cell.run.run_id: cell for cell in read_cells(backlog.runs)}
-    key = _without_deleted(backlog.key_of(sitting), cells)
-    answers = read_answers(sitting, sitting.submissions, registrar)
+    cells = {cell.run.run_id: cell for cell in read_cells(bench.runs)}
+    key = _without_deleted(bench.key_of(sitting), cells)
+    answers = bench.answers_of(sitting)
     return Closed(
         submissions=sitting.submissions,
         blocks=complete_blocks(key, answers, tier=sitting.facts.tier),
@@ -427,20 +398,20 @@ def close_with_late(sitting: StoredSitting, backlog: Backlog, registrar: Registr
     )
 
 
-def refresh_views(backlog: Backlog, registrar: Registrar) -> int:
+def refresh_views(bench: Bench) -> int:
     """Brings the views of all cells up to date and returns how many changed."""
-    evidence = backlog.evidence
+    evidence = bench.evidence
     if not evidence.cells:
         return 0
     writes = view_writes(
         evidence.cells,
         evidence=evidence,
-        rubric_of=lambda cell: backlog.pack_of(cell.facts.pack_hash).rubric,
-        make_blank=lambda: blank_write(registrar.experiment, registrar.stamps),
+        rubric_of=lambda cell: bench.pack_of(cell.facts.pack_hash).rubric,
+        make_blank=lambda: bench.blank(),
     )
     for write in writes:
-        registrar.tracking.submit(write)
-    registrar.tracking.flush()
+        bench.tracking.submit(write)
+    bench.tracking.flush()
     return len(writes)
 
 
@@ -460,17 +431,15 @@ def load_sheet(path: Path, *, experiment: str | None) -> Sheet:
 
 
 def _apply_section(
-    each: _Filled, *, cells: Mapping[str, StoredCell], noise: Noise, registrar: Registrar, close: bool
+    each: _Filled, *, cells: Mapping[str, StoredCell], noise: Noise, bench: Bench, close: bool
 ) -> Applied:
     sitting, key = each.sitting, each.key
-    previous = read_answers(sitting, sitting.submissions, registrar)
+    previous = bench.answers_of(sitting)
     answers = {**previous, **each.answers}
     submissions = sitting.submissions
     changed = answers != previous
     if changed:
-        n = store_submission(
-            sitting, answers=answers, previous=previous, key=key, cells=cells, registrar=registrar
-        )
+        n = store_submission(sitting, answers=answers, previous=previous, key=key, cells=cells, bench=bench)
         submissions = (*submissions, n)
     complete = all(item.id in answers for item in key.items)
     if sitting.claimed_close:
@@ -480,9 +449,7 @@ def _apply_section(
         outcome = "open"
     if (complete or close or sitting.claimed_close) and sitting.state == "open":
         said = Said(key, each.pack, answers)
-        closed, state = close_sitting(
-            sitting, said, submissions=submissions, noise=noise, registrar=registrar
-        )
+        closed, state = close_sitting(sitting, said, submissions=submissions, noise=noise, bench=bench)
         if outcome == "open":
             outcome = _outcome_of_close(closed, state, submissions)
     return Applied(sitting.facts.token, each.judged_by, len(answers), len(key.items), outcome)
@@ -514,18 +481,18 @@ def _without_deleted(key: BlindKey, cells: Mapping[str, StoredCell]) -> BlindKey
     )
 
 
-def _sitting_of(each: _Filled, *, runs: Sequence[Run], registrar: Registrar) -> StoredSitting:
+def _sitting_of(each: _Filled, *, runs: Sequence[Run], bench: Bench) -> StoredSitting:
     """The sitting of these answers: whoever answers first has it, anybody else gets one of their own."""
     sitting = each.sitting
     # What gave way to a live judge was judged by others meanwhile: these answers are doubles.
     if sitting.state != "superseded":
-        owner = sitting.judged_by or registrar.tracking.claim(sitting.run.run_id, "judged_by", each.judged_by)
+        owner = sitting.judged_by or bench.tracking.claim(sitting.run.run_id, "judged_by", each.judged_by)
         if owner == each.judged_by:
             return replace(sitting, judged_by=owner)
     token = _second_token(each)
     known = {other.facts.token: other for other in read_sittings(runs)}
     if token not in known:
-        blank = blank_write(registrar.experiment, registrar.stamps)
+        blank = bench.blank()
         facts = sitting.facts.model_copy(
             update={
                 "token": token,
@@ -541,9 +508,9 @@ def _sitting_of(each: _Filled, *, runs: Sequence[Run], registrar: Registrar) -> 
             judged_by=each.judged_by,
             write=blank.model_copy(update={"attempt": f"second-{token}"}),
         )
-        registrar.tracking.deliver(write)
-        fresh = registrar.tracking.read_runs(registrar.experiment, fresh=True)
+        bench.tracking.deliver(write)
+        fresh = bench.tracking.read_runs(bench.experiment, fresh=True)
         known = {other.facts.token: other for other in read_sittings(fresh)}
     second = known[token]
-    owner = second.judged_by or registrar.tracking.claim(second.run.run_id, "judged_by", each.judged_by)
+    owner = second.judged_by or bench.tracking.claim(second.run.run_id, "judged_by", each.judged_by)
     return replace(second, judged_by=owner)

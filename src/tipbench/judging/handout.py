@@ -8,17 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
-from tipbench.bench.bench import Backlog
-from tipbench.bench.cells import StoredCell, read_candidates
+from tipbench.bench.bench import Bench
+from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import Evidence, check_contents
 from tipbench.bench.sittings import LEASE_MS, LIVE_LEASE_MS, SittingFacts, sitting_write
 from tipbench.clock import Stamps
 from tipbench.errors import TipbenchError, TrackingUnavailable, UsageError
 from tipbench.judging.anchors import REST_SITTINGS
-from tipbench.judging.closing import Registrar
 from tipbench.judging.draw import (
     Block,
-    Member,
     accompany,
     board_scores,
     draw_blocks,
@@ -31,18 +29,15 @@ from tipbench.judging.draw import (
     split_sections,
 )
 from tipbench.judging.sheet import Desk, Section, Sheet, Sitting, build_sitting, sheet_rubric, sheet_schema
-from tipbench.records import LAZY_KINDS, Anchor, Candidate, Drawn, content_hash
+from tipbench.records import LAZY_KINDS, Anchor, Drawn, content_hash
 from tipbench.tracking.runs import Experiment
-from tipbench.tracking.write import blank_write
 
 # What sittings over an experiment are built from.
 
 
-def make_desk(backlog: Backlog) -> Desk:
+def make_desk(bench: Bench) -> Desk:
     """What sittings over these cells are built from; the cells were checked to share one rubric."""
-    packs = [
-        backlog.pack_of(h) for h in dict.fromkeys(cell.facts.pack_hash for cell in backlog.evidence.cells)
-    ]
+    packs = [bench.pack_of(h) for h in dict.fromkeys(cell.facts.pack_hash for cell in bench.evidence.cells)]
     scenarios = {scenario.hash: scenario for pack in packs for scenario in pack.scenarios}
     anchors: dict[str, Anchor] = {}
     for pack in packs:
@@ -53,29 +48,16 @@ def make_desk(backlog: Backlog) -> Desk:
         rubric=packs[-1].rubric,
         scenarios=scenarios,
         anchors=tuple(anchors.values()),
-        candidate_of=_candidate_reader(backlog),
-        models=tuple(sorted({cell.facts.model for cell in backlog.evidence.cells})),
+        candidate_of=lambda member: bench.candidates_of(member.cell)[member.slot],
+        models=tuple(sorted({cell.facts.model for cell in bench.evidence.cells})),
     )
 
 
-def _candidate_reader(backlog: Backlog) -> Callable[[Member], Candidate]:
-    """Reads the candidate of a drawn slot, each cell's file once."""
-    texts: dict[str, tuple[Candidate, ...]] = {}
-
-    def read(member: Member) -> Candidate:
-        run = member.cell.run
-        if run.run_id not in texts:
-            texts[run.run_id] = read_candidates(backlog.read_artifact(run, "candidates.json"))
-        return texts[run.run_id][member.slot]
-
-    return read
-
-
-def recent_anchors(backlog: Backlog, judged_by: str) -> list[tuple[str, ...]]:
+def recent_anchors(bench: Bench, judged_by: str) -> list[tuple[str, ...]]:
     """The anchors of this judge's last sittings, oldest first."""
-    mine = [sitting for sitting in backlog.evidence.sittings if sitting.meant_for == judged_by]
+    mine = [sitting for sitting in bench.evidence.sittings if sitting.meant_for == judged_by]
     return [
-        tuple(item.anchor for item in backlog.key_of(sitting).items if item.anchor)
+        tuple(item.anchor for item in bench.key_of(sitting).items if item.anchor)
         for sitting in mine[-REST_SITTINGS:]
     ]
 
@@ -114,23 +96,23 @@ class SittingRequest:
         return "block" if self.second_share is None else "second"
 
 
-def draw_sections(backlog: Backlog, request: SittingRequest, *, rng: Random) -> list[list[Block]]:
+def draw_sections(bench: Bench, request: SittingRequest, *, rng: Random) -> list[list[Block]]:
     """The sections that would be handed out: waiting cells, less what is judged or with a judge.
 
     Raises:
         JudgedEnough: with `items`, when more verdicts would change nothing.
         UsageError: with `spots`, when there is no automatic verdict.
     """
-    evidence = backlog.evidence
+    evidence = bench.evidence
     if evidence.judging_closed:
         return []
     if request.spots is not None:
-        leased = _leased_slots(backlog, "block", "spot")
+        leased = _leased_slots(bench, "block", "spot")
         return split_sections(
-            draw_spots(evidence, backlog.rubric_of, count=request.spots, leased=leased, rng=rng)
+            draw_spots(evidence, bench.rubric_of, count=request.spots, leased=leased, rng=rng)
         )
     if request.second_share is not None:
-        with_judge = _slots_of(backlog, request.judged_by)
+        with_judge = _slots_of(bench, request.judged_by)
         second = draw_second(
             evidence, judged_by=request.judged_by, share=request.second_share, with_judge=with_judge, rng=rng
         )
@@ -138,13 +120,13 @@ def draw_sections(backlog: Backlog, request: SittingRequest, *, rng: Random) -> 
     kinds = (request.judge_kind,) if request.judge_kind else LAZY_KINDS
     cells = [cell for cell in evidence.cells if cell.facts.judge_kind in kinds]
     taken = {run_id: set(slots) for run_id, slots in evidence.lazy_by_cell().items()}
-    for run_id, slots in _leased_slots(backlog, "block").items():
+    for run_id, slots in _leased_slots(bench, "block").items():
         taken.setdefault(run_id, set()).update(slots)
-    return split_sections(_draw_blocks(backlog, request, cells, taken=taken, rng=rng))
+    return split_sections(_draw_blocks(bench, request, cells, taken=taken, rng=rng))
 
 
 def _draw_blocks(
-    backlog: Backlog,
+    bench: Bench,
     request: SittingRequest,
     cells: Sequence[StoredCell],
     *,
@@ -155,8 +137,8 @@ def _draw_blocks(
         return []
     if _is_even(cells, taken) and not request.decisive:
         return draw_blocks(cells, taken=taken, limit=request.blocks, items=request.items, rng=rng)
-    evidence = backlog.evidence
-    scores = board_scores(evidence, cells, backlog.pack_of(cells[-1].facts.pack_hash).rubric)
+    evidence = bench.evidence
+    scores = board_scores(evidence, cells, bench.pack_of(cells[-1].facts.pack_hash).rubric)
     # What is left of a late arm that cannot win: whom it is compared with does not matter.
     late = find_late(evidence, cells)
     late -= find_hopeless(scores) - {request.champion} if late else set()
@@ -208,22 +190,22 @@ def _is_even(cells: Sequence[StoredCell], taken: Mapping[str, Set[int]]) -> bool
     return all(len(counts) == 1 for counts in left.values())
 
 
-def _leased_slots(backlog: Backlog, *drawn: Drawn) -> dict[str, set[int]]:
+def _leased_slots(bench: Bench, *drawn: Drawn) -> dict[str, set[int]]:
     """What is with a judge in open sittings that were drawn so, failures included."""
     found: dict[str, set[int]] = {}
-    for key in backlog.keys_of_open(*drawn).values():
+    for key in bench.keys_of_open(*drawn).values():
         for item in (*key.items, *key.failed):
             if item.cell:
                 found.setdefault(item.cell, set()).add(item.slot)
     return found
 
 
-def _slots_of(backlog: Backlog, judged_by: str) -> dict[str, set[int]]:
+def _slots_of(bench: Bench, judged_by: str) -> dict[str, set[int]]:
     """What this judge has in open sittings, however it was drawn."""
     found: dict[str, set[int]] = {}
-    for sitting in backlog.evidence.sittings:
-        if sitting.is_open(backlog.now_ms) and sitting.meant_for == judged_by:
-            for item in backlog.key_of(sitting).items:
+    for sitting in bench.evidence.sittings:
+        if sitting.is_open(bench.now_ms) and sitting.meant_for == judged_by:
+            for item in bench.key_of(sitting).items:
                 found.setdefault(item.cell, set()).add(item.slot)
     return found
 
@@ -232,12 +214,12 @@ def make_sittings(
     sections: Sequence[Sequence[Block]],
     *,
     desk: Desk,
-    backlog: Backlog,
+    bench: Bench,
     judged_by: str,
     seeds: Callable[[], int],
 ) -> list[Sitting]:
     """Blind sittings over the sections, anchors rested as the rule says."""
-    recent = recent_anchors(backlog, judged_by)
+    recent = recent_anchors(bench, judged_by)
     sittings: list[Sitting] = []
     for section in sections:
         seen = {anchor for anchors in recent[-REST_SITTINGS:] for anchor in anchors}
@@ -274,7 +256,7 @@ def store_sittings(
     *,
     request: SittingRequest,
     cell: StoredCell,
-    registrar: Registrar,
+    bench: Bench,
     files: Mapping[str, str] | None = None,
 ) -> None:
     """Makes the lease: the items are with this judge. Nothing may be handed out before it stands.
@@ -283,7 +265,7 @@ def store_sittings(
         TrackingUnavailable: not all sittings could be stored.
     """
     for sitting in sittings:
-        write = blank_write(registrar.experiment, registrar.stamps)
+        write = bench.blank()
         facts = SittingFacts(
             token=sitting.token,
             tier="lazy",
@@ -303,10 +285,8 @@ def store_sittings(
         if request.live:
             # Who opens a live sitting has it; a sheet belongs to whoever answers first.
             ready = ready.model_copy(update={"params": {"judged_by": request.judged_by}})
-        registrar.tracking.submit(
-            ready.model_copy(update={"artifacts": {**ready.artifacts, **(files or {})}})
-        )
-    report = registrar.tracking.flush()
+        bench.tracking.submit(ready.model_copy(update={"artifacts": {**ready.artifacts, **(files or {})}}))
+    report = bench.tracking.flush()
     if report.left_in_journal or report.refused:
         raise TrackingUnavailable(
             f"{report.left_in_journal + len(report.refused)} of {len(sittings)} sittings could not be stored"
@@ -331,37 +311,35 @@ class Handout:
     remarks: tuple[str, ...] = ()
 
 
-def export_sheet(
-    path: Path, request: SittingRequest, *, backlog: Backlog, registrar: Registrar
-) -> Handout | None:
+def export_sheet(path: Path, request: SittingRequest, *, bench: Bench) -> Handout | None:
     """Writes the sheet and its schema; None when nothing waits.
 
     Raises:
         MixedContents: one name stands for several contents: judging would mix them.
         TipbenchError: the file cannot be written; nothing was handed out.
     """
-    experiment = registrar.experiment
-    check_contents(backlog.evidence.cells, experiment=experiment.name)
-    seeds = seed_source(registrar.stamps)
-    sections = draw_sections(backlog, request, rng=Random(seeds()))
+    experiment = bench.experiment
+    check_contents(bench.evidence.cells, experiment=experiment.name)
+    seeds = seed_source(bench.stamps)
+    sections = draw_sections(bench, request, rng=Random(seeds()))
     if not sections:
         return None
-    desk = make_desk(backlog)
-    sittings = make_sittings(sections, desk=desk, backlog=backlog, judged_by=request.judged_by, seeds=seeds)
+    desk = make_desk(bench)
+    sittings = make_sittings(sections, desk=desk, bench=bench, judged_by=request.judged_by, seeds=seeds)
     sheet = Sheet(
         experiment=experiment.name,
         experiment_uid=experiment.uid,
         rubric=sheet_rubric(desk.rubric),
-        sections=tuple(_section(sitting, request, now_ms=backlog.now_ms) for sitting in sittings),
+        sections=tuple(_section(sitting, request, now_ms=bench.now_ms) for sitting in sittings),
     )
     part = part_file(path)
     write_text(part, sheet.model_dump_json(indent=1))
     write_text(schema_file(path), json.dumps(sheet_schema(desk.rubric), indent=1))
-    store_sittings(sittings, request=request, cell=sections[0][0].members[0].cell, registrar=registrar)
+    store_sittings(sittings, request=request, cell=sections[0][0].members[0].cell, bench=bench)
     _put_in_place(part, path)
     if request.drawn != "block":
         return Handout(sheet)
-    return Handout(sheet, tuple(tell_late_arms(sections, backlog.evidence.cells)))
+    return Handout(sheet, tuple(tell_late_arms(sections, bench.evidence.cells)))
 
 
 def _section(sitting: Sitting, request: SittingRequest, *, now_ms: int) -> Section:

@@ -1,7 +1,6 @@
 """The judges as instruments: every sitting with its drift, and how far judges agree."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from tipbench.bench.agreement import (
@@ -10,15 +9,13 @@ from tipbench.bench.agreement import (
     list_verdicts,
     mark_sitting,
     measure_agreement,
-    read_noise,
     sort_by_judge,
 )
-from tipbench.bench.cells import StoredCell
-from tipbench.bench.evidence import Evidence
+from tipbench.bench.bench import Bench
 from tipbench.bench.sittings import StoredSitting
 from tipbench.judging.draw import Disagreement, FlaggedPair, add_spread, measure_disagreement
 from tipbench.judging.status import SittingLine, sitting_line
-from tipbench.records import Record, Rubric
+from tipbench.records import Record
 from tipbench.stats import krippendorff_alpha
 
 EXACT_SITTINGS = 2
@@ -76,15 +73,6 @@ class JudgesReport(Record):
     flagged: tuple[FlaggedPair, ...] = ()
 
 
-@dataclass(frozen=True)
-class Bench:
-    """One experiment as judges are read from it."""
-
-    name: str
-    evidence: Evidence
-    rubric_of: Callable[[StoredCell], Rubric]
-
-
 def read_judges(benches: Iterable[Bench], *, now_ms: int, threshold: float | None = None) -> JudgesReport:
     """All sittings, oldest first, and the agreement of every two judges who met. `threshold` is Δ if set."""
     benches = list(benches)
@@ -124,7 +112,7 @@ def read_judges(benches: Iterable[Bench], *, now_ms: int, threshold: float | Non
 
 
 def _noise_line(bench: Bench) -> NoiseLine:
-    noise = read_noise(bench.evidence, bench.rubric_of)
+    noise = bench.noise
     return NoiseLine(
         experiment=bench.name,
         repeat_sd=noise.repeat_sd,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
 
-from tipbench.bench.bench import Backlog
+from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import Evidence
 from tipbench.bench.flags import compute_flags
@@ -60,19 +60,19 @@ class Proposal:
     refused: tuple[Refused, ...]
 
 
-def propose_anchors(backlog: Backlog, pack: Pack, *, experiment: str) -> Proposal:
+def propose_anchors(bench: Bench, pack: Pack, *, experiment: str) -> Proposal:
     """The candidates of the experiment that can be anchors of this pack; only reads.
 
     Raises:
         UsageError: the experiment was judged by another rubric than the pack's.
     """
-    agreed = find_agreed(backlog.evidence, backlog)
+    agreed = find_agreed(bench.evidence, bench)
     _check_rubric(agreed, pack, experiment=experiment)
     new: list[NewAnchor] = []
     refused: list[Refused] = []
     known = {_plain(anchor.text) for anchor in pack.anchors}
     if agreed:
-        desk = make_desk(backlog)
+        desk = make_desk(bench)
         for each in agreed:
             text = desk.candidate_of(Member(each.cell, each.slot)).text
             why = _why_not(text, each, pack, known=known, models=desk.models)
@@ -100,7 +100,7 @@ def write_anchors(folder: Path, proposal: Proposal) -> None:
         raise PackError(f"cannot write {str(file)!r}: {error.strerror}") from error
 
 
-def find_agreed(evidence: Evidence, backlog: Backlog) -> list[Agreed]:
+def find_agreed(evidence: Evidence, bench: Bench) -> list[Agreed]:
     """Candidates with verdicts of at least three judges, all of them within a point; the earliest of each."""
     said: dict[tuple[str, int], dict[str, Verdict]] = {}
     for given in (*evidence.lazy, *evidence.doubles):
@@ -111,13 +111,13 @@ def find_agreed(evidence: Evidence, backlog: Backlog) -> list[Agreed]:
     for cell in evidence.cells:
         for slot in cell.answered_slots:
             verdicts = said.get((cell.run.run_id, slot), {})
-            if len(verdicts) >= ENOUGH_JUDGES and _agree(verdicts.values(), cell, backlog):
+            if len(verdicts) >= ENOUGH_JUDGES and _agree(verdicts.values(), cell, bench):
                 found.append(Agreed(cell, slot, verdicts))
     return found
 
 
-def _agree(verdicts: Iterable[Verdict], cell: StoredCell, backlog: Backlog) -> bool:
-    rubric = backlog.rubric_of(cell)
+def _agree(verdicts: Iterable[Verdict], cell: StoredCell, bench: Bench) -> bool:
+    rubric = bench.rubric_of(cell)
     composites = [rubric.composite(verdict.scores, verdict.flags) for verdict in verdicts]
     return max(composites) - min(composites) <= AGREE_WITHIN
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tipbench.bench.bench import Backlog, read_backlog
-from tipbench.bench.cells import StoredCell, read_candidates, read_cells
+from tipbench.bench.bench import Bench
+from tipbench.bench.cells import StoredCell, read_cells
 from tipbench.bench.evidence import GivenVerdict
 from tipbench.bench.sittings import StoredSitting
 from tipbench.bench.views import AUTO_TAGS, JUDGE_TAGS, View, make_views, score_names
+from tipbench.clock import Stamps
 from tipbench.files import hold_lock
-from tipbench.judging.closing import Registrar, read_answers
 from tipbench.records import Rubric
 from tipbench.tracking import Experiment, Tracking
 from tipbench.tracking.traces import Assessment, SourceType, Trace, make_hex_id
@@ -51,13 +51,13 @@ class _Finding:
 
 
 def repair_experiment(
-    tracking: Tracking, experiment: Experiment, *, locks: Path, now_ms: int, dry_run: bool
+    tracking: Tracking, experiment: Experiment, *, locks: Path, stamps: Stamps, dry_run: bool
 ) -> Repaired:
     """Brings every view of the experiment in line with its verdicts; `dry_run` only says what it would do."""
     with hold_lock(locks / f"judge-{experiment.uid}.lock"):
         if not dry_run:
             tracking.deliver_left_over()
-        findings = _look_at(read_backlog(tracking, experiment, now_ms=now_ms, packs={}, fresh=True))
+        findings = _look_at(Bench(tracking, experiment, stamps, fresh=True))
         for finding in findings:
             if finding.is_wrong and not dry_run:
                 tracking.overrule(
@@ -74,15 +74,11 @@ def repair_experiment(
     )
 
 
-def _look_at(backlog: Backlog) -> list[_Finding]:
-    evidence = backlog.evidence
+def _look_at(bench: Bench) -> list[_Finding]:
+    evidence = bench.evidence
     kept = {cell.run.run_id for cell in evidence.cells}
-
-    def rubric_of(cell: StoredCell) -> Rubric:
-        return backlog.pack_of(cell.facts.pack_hash).rubric
-
     findings: list[_Finding] = []
-    for view in make_views(read_cells(backlog.runs), evidence=evidence, rubric_of=rubric_of):
+    for view in make_views(read_cells(bench.runs), evidence=evidence, rubric_of=bench.rubric_of):
         run = view.cell.run
         if run.run_id not in kept:
             # A retired cell or a duplicate waits for nobody and keeps the scores it had: it may come back.
@@ -96,7 +92,7 @@ def _look_at(backlog: Backlog) -> list[_Finding]:
                 ),
                 unfounded_scores=tuple(
                     name
-                    for name in score_names(rubric_of(view.cell))
+                    for name in score_names(bench.rubric_of(view.cell))
                     if name in run.metrics and name not in view.metrics
                 ),
             )
@@ -128,41 +124,35 @@ Place = tuple[str, int]
 """Run id of a cell, slot."""
 
 
-def publish_verdicts(backlog: Backlog, registrar: Registrar) -> tuple[int, int]:
+def publish_verdicts(bench: Bench) -> tuple[int, int]:
     """Writes one trace per judged candidate; gives how many, and how many verdicts are on them.
 
     May be repeated: what stands there is replaced, nothing is doubled.
     """
     by_place: dict[Place, list[GivenVerdict]] = {}
-    evidence = backlog.evidence
+    evidence = bench.evidence
     for given in (*evidence.lazy, *evidence.auto, *evidence.doubles):
         if not given.verdict.failed:
             place = (given.cell.run.run_id, given.verdict.slot)
             by_place.setdefault(place, []).append(given)
-    reasons = _read_reasons(backlog, registrar)
-    for trace in _make_traces(by_place, reasons, backlog, registrar):
-        registrar.tracking.publish_trace(trace)
+    for trace in _make_traces(by_place, bench):
+        bench.tracking.publish_trace(trace)
     return len(by_place), sum(map(len, by_place.values()))
 
 
-def _make_traces(
-    by_place: dict[Place, list[GivenVerdict]],
-    reasons: dict[tuple[str, Place], str],
-    backlog: Backlog,
-    registrar: Registrar,
-) -> Iterator[Trace]:
-    for cell in backlog.evidence.cells:
+def _make_traces(by_place: dict[Place, list[GivenVerdict]], bench: Bench) -> Iterator[Trace]:
+    for cell in bench.evidence.cells:
         run_id = cell.run.run_id
         slots = [slot for slot in cell.answered_slots if (run_id, slot) in by_place]
         if not slots:
             continue
-        prompt = backlog.read_artifact(cell.run, "prompt.txt")
-        candidates = read_candidates(backlog.read_artifact(cell.run, "candidates.json"))
-        rubric = backlog.pack_of(cell.facts.pack_hash).rubric
+        prompt = bench.read_artifact(cell.run, "prompt.txt")
+        candidates = bench.candidates_of(cell)
+        rubric = bench.rubric_of(cell)
         for slot in slots:
             yield Trace(
-                id="tr-" + make_hex_id(registrar.experiment.uid, run_id, slot),
-                experiment_id=registrar.experiment.id,
+                id="tr-" + make_hex_id(bench.experiment.uid, run_id, slot),
+                experiment_id=bench.experiment.id,
                 request=prompt,
                 response=candidates[slot].text,
                 at_ms=cell.run.start_time,
@@ -172,7 +162,7 @@ def _make_traces(
                     assessment
                     for given in by_place[run_id, slot]
                     for assessment in _assess(
-                        given, rubric, reasons.get((given.sitting.facts.token, (run_id, slot)), "")
+                        given, rubric, bench.reasons_of(given.sitting).get((run_id, slot), "")
                     )
                 ),
             )
@@ -203,16 +193,3 @@ def _assess(given: GivenVerdict, rubric: Rubric, reason: str) -> Iterator[Assess
 
 def _source_type(sitting: StoredSitting) -> SourceType:
     return "HUMAN" if sitting.facts.judge_kind == "human" else "LLM_JUDGE"
-
-
-def _read_reasons(backlog: Backlog, registrar: Registrar) -> dict[tuple[str, Place], str]:
-    """Why a judge said what it said: (sitting, candidate) → reason."""
-    reasons: dict[tuple[str, Place], str] = {}
-    for sitting in backlog.evidence.sittings:
-        if not sitting.counts or sitting.closed is None:
-            continue
-        answers = read_answers(sitting, sitting.closed.submissions, registrar)
-        for item in backlog.key_of(sitting).items:
-            if item.cell and item.id in answers and answers[item.id].reason:
-                reasons[sitting.facts.token, (item.cell, item.slot)] = answers[item.id].reason
-    return reasons

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from tipbench.bench.agreement import list_verdicts
-from tipbench.bench.bench import Backlog, read_backlog
+from tipbench.bench.bench import Bench, open_bench
 from tipbench.bench.cells import read_cells
 from tipbench.bench.evidence import check_contents
 from tipbench.bench.plans import fix_plan, mark_doubtful
@@ -35,14 +35,12 @@ from tipbench.errors import (
 from tipbench.files import hold_lock
 from tipbench.judging.closing import (
     Applied,
-    Registrar,
     apply_sections,
     check_sheet,
     close_all,
     close_expired,
     close_with_late,
     load_sheet,
-    read_answers,
     refresh_views,
     store_submission,
     supersede_one,
@@ -60,13 +58,12 @@ from tipbench.judging.handout import (
     seed_source,
     store_sittings,
 )
-from tipbench.judging.judges import Bench, JudgesReport, read_judges
+from tipbench.judging.judges import JudgesReport, read_judges
 from tipbench.judging.sheet import Section, SheetItem, SheetRubric, check_answer, sheet_rubric
 from tipbench.judging.status import Status, find_end, read_status, sitting_line
 from tipbench.records import Pack, Rubric
 from tipbench.settings import GateSettings
 from tipbench.tracking import Tracking
-from tipbench.tracking.write import blank_write
 
 
 @dataclass(frozen=True)
@@ -96,31 +93,31 @@ class Judging:
             UsageError: the file exists, or judging of the experiment was closed.
         """
         check_target(path)
-        with self.locked(experiment) as registrar:
-            backlog = self.read_tidy(registrar)
-            backlog.check_open(experiment)
-            interrupted = finish_interrupted(path, backlog.evidence, experiment=registrar.experiment)
+        with self.locked(experiment) as bench:
+            bench = self.read_tidy(bench)
+            bench.check_open()
+            interrupted = finish_interrupted(path, bench.evidence, experiment=bench.experiment)
             if interrupted is not None:
                 return interrupted
-            request = self.fix_plan(request, backlog, registrar)
-            return export_sheet(path, request, backlog=backlog, registrar=registrar)
+            request = self.fix_plan(request, bench)
+            return export_sheet(path, request, bench=bench)
 
-    def fix_plan(self, request: SittingRequest, backlog: Backlog, registrar: Registrar) -> SittingRequest:
+    def fix_plan(self, request: SittingRequest, bench: Bench) -> SittingRequest:
         """Fixes the gate's plan before candidates are handed out; what decides is asked against the champion.
 
         Raises:
             MixedContents: one name stands for several contents.
         """
-        cells = backlog.evidence.cells
+        cells = bench.evidence.cells
         if request.drawn != "block" or not cells:
             return request
-        check_contents(cells, experiment=registrar.experiment.name)
+        check_contents(cells, experiment=bench.experiment.name)
         try:
             champion = fix_plan(
                 self.tracking,
-                registrar.experiment,
-                evidence=backlog.evidence,
-                pack=backlog.pack_of(cells[-1].facts.pack_hash),
+                bench.experiment,
+                evidence=bench.evidence,
+                pack=bench.pack_of(cells[-1].facts.pack_hash),
                 gate=self.gate,
                 stamps=self.stamps,
             )
@@ -138,35 +135,35 @@ class Judging:
             SheetError: names every problem by item; nothing was stored.
         """
         sheet = load_sheet(path, experiment=experiment)
-        registrar = self.registrar(sheet.experiment)
-        if registrar.experiment.uid != sheet.experiment_uid:
+        bench = self.open(sheet.experiment)
+        if bench.experiment.uid != sheet.experiment_uid:
             raise SheetError(
                 f"{str(path)!r} is a sheet of another experiment that was also called {sheet.experiment!r}",
                 hint="Is this the MLflow server it was exported from?",
             )
-        with self.locked(sheet.experiment) as registrar:
+        with self.locked(sheet.experiment) as bench:
             self.tracking.deliver_left_over()
-            backlog = self.read(registrar, fresh=True)
-            filled = check_sheet(path, sheet, backlog=backlog, judged_by=judged_by)
-            sections = tuple(apply_sections(filled, backlog=backlog, registrar=registrar, close=close))
-            backlog = self.read(registrar, fresh=True)
-            if close_expired(backlog, registrar):
-                backlog = self.read(registrar, fresh=True)
-            refresh_views(backlog, registrar)
-        return Taken(sheet.experiment, sections, read_status(backlog, experiment=sheet.experiment))
+            bench = bench.again(fresh=True)
+            filled = check_sheet(path, sheet, bench=bench, judged_by=judged_by)
+            sections = tuple(apply_sections(filled, bench=bench, close=close))
+            bench = bench.again(fresh=True)
+            if close_expired(bench):
+                bench = bench.again(fresh=True)
+            refresh_views(bench)
+        return Taken(sheet.experiment, sections, read_status(bench, experiment=sheet.experiment))
 
     def end(self, reason: str, *, experiment: str) -> None:
         """Ends judging: open sittings are closed, what is not judged stays so."""
-        with self.locked(experiment) as registrar:
-            backlog = self.read_tidy(registrar)
-            close_all(backlog.evidence.sittings, backlog, registrar)
-            self._store_end(EndOfJudging(closed=True, reason=reason), registrar)
+        with self.locked(experiment) as bench:
+            bench = self.read_tidy(bench)
+            close_all(bench.evidence.sittings, bench)
+            self._store_end(EndOfJudging(closed=True, reason=reason), bench)
 
     def reopen(self, reason: str, *, experiment: str) -> None:
         """Opens judging again: what is not judged waits."""
-        with self.locked(experiment) as registrar:
+        with self.locked(experiment) as bench:
             self.tracking.deliver_left_over()
-            self._store_end(EndOfJudging(closed=False, reason=reason), registrar)
+            self._store_end(EndOfJudging(closed=False, reason=reason), bench)
 
     def release(self, token: str, *, experiment: str) -> str:
         """Takes a sitting back from its judge: complete blocks count, the rest waits again. Gives its state.
@@ -174,12 +171,12 @@ class Judging:
         Raises:
             UsageError: there is no such sitting.
         """
-        with self.locked(experiment) as registrar:
-            backlog = self.read_tidy(registrar)
-            close_all([find_sitting(token, backlog, registrar)], backlog, registrar)
-            backlog = self.read(registrar, fresh=True)
-            refresh_views(backlog, registrar)
-        return find_sitting(token, backlog, registrar).state
+        with self.locked(experiment) as bench:
+            bench = self.read_tidy(bench)
+            close_all([bench.find_sitting(token)], bench)
+            bench = bench.again(fresh=True)
+            refresh_views(bench)
+        return bench.find_sitting(token).state
 
     def decide(self, decision: Decision, *, experiment: str, with_late: bool = False) -> StoredSitting:
         """A person's word on a closed sitting, whatever the rule said; gives the sitting as it is now.
@@ -189,25 +186,21 @@ class Judging:
         Raises:
             UsageError: there is no such sitting, it is open, or no answer came late.
         """
-        with self.locked(experiment) as registrar:
-            backlog = self.read_tidy(registrar)
-            sitting = find_sitting(decision.sitting, backlog, registrar)
+        with self.locked(experiment) as bench:
+            bench = self.read_tidy(bench)
+            sitting = bench.find_sitting(decision.sitting)
             if sitting.closed is None:
                 raise UsageError(
                     f"sitting {decision.sitting} is still open",
                     hint="Close it first: tipbench judge --apply FILE --close, or tipbench judge release.",
                 )
             if with_late:
-                decision = decision.model_copy(
-                    update={"closed": close_with_late(sitting, backlog, registrar)}
-                )
-            self.tracking.deliver(
-                decision_write(decision, write=blank_write(registrar.experiment, self.stamps))
-            )
-            backlog = self.read(registrar, fresh=True)
-            refresh_views(backlog, registrar)
-            mark_doubtful(self.tracking, registrar.experiment, backlog.evidence, stamps=self.stamps)
-        return find_sitting(decision.sitting, backlog, registrar)
+                decision = decision.model_copy(update={"closed": close_with_late(sitting, bench)})
+            self.tracking.deliver(decision_write(decision, write=bench.blank()))
+            bench = bench.again(fresh=True)
+            refresh_views(bench)
+            mark_doubtful(self.tracking, bench.experiment, bench.evidence, stamps=self.stamps)
+        return bench.find_sitting(decision.sitting)
 
     def judges(
         self,
@@ -227,10 +220,10 @@ class Judging:
         benches: list[Bench] = []
         for name in experiments:
             try:
-                backlog = self.read(self.registrar(name))
+                bench = self.open(name)
                 # Read here: a pack that is gone must not stop the others.
-                for given in list_verdicts(backlog.evidence):
-                    backlog.rubric_of(given.cell)
+                for given in list_verdicts(bench.evidence):
+                    bench.rubric_of(given.cell)
             except TrackingUnavailable:
                 raise
             except (TrackingError, PackError, NewerSchema) as error:
@@ -238,73 +231,51 @@ class Judging:
                     raise
                 pass_over(name, error)
                 continue
-            benches.append(Bench(name, backlog.evidence, backlog.rubric_of))
+            benches.append(bench)
         return read_judges(benches, now_ms=self.stamps.now_ms(), threshold=delta)
 
     def status(self, *, experiment: str, fresh: bool = False, delta: float | None = None) -> Status:
         """Where judging stands; only reads. `delta` is the gap that is too far, else the data say."""
-        backlog = self.read(self.registrar(experiment), fresh=fresh)
+        bench = self.open(experiment, fresh=fresh)
         disagreement, _ = measure_disagreement(
-            backlog.evidence, backlog.rubric_of, experiment=experiment, threshold=delta
+            bench.evidence, bench.rubric_of, experiment=experiment, threshold=delta
         )
-        return read_status(backlog, experiment=experiment, disagreement=disagreement)
+        return read_status(bench, experiment=experiment, disagreement=disagreement)
 
     def find_end(self, experiment: str) -> str | None:
         """Why nobody has to wait for judging any more; None while it goes on. Only reads."""
-        return find_end(self.read(self.registrar(experiment)))
+        return find_end(self.open(experiment))
 
-    def _store_end(self, end: EndOfJudging, registrar: Registrar) -> None:
-        blank = blank_write(registrar.experiment, self.stamps)
+    def _store_end(self, end: EndOfJudging, bench: Bench) -> None:
+        blank = bench.blank()
         self.tracking.deliver(end_of_judging_write(end, write=blank))
-        refresh_views(self.read(registrar, fresh=True), registrar)
+        refresh_views(bench.again(fresh=True))
 
     @contextmanager
-    def locked(self, experiment: str) -> Generator[Registrar]:
+    def locked(self, experiment: str) -> Generator[Bench]:
         """One command of this host at a time."""
-        registrar = self.registrar(experiment)
-        with hold_lock(self.locks / f"judge-{registrar.experiment.uid}.lock"):
-            yield registrar
+        bench = self.open(experiment)
+        with hold_lock(self.locks / f"judge-{bench.experiment.uid}.lock"):
+            yield bench
 
-    def registrar(self, experiment: str) -> Registrar:
-        """Where sittings of the experiment are stored."""
-        return Registrar(self.tracking, self.tracking.find_experiment(experiment), self.stamps)
-
-    def read(self, registrar: Registrar, *, fresh: bool = False) -> Backlog:
-        """What the store holds."""
-        return read_backlog(
-            self.tracking, registrar.experiment, now_ms=self.stamps.now_ms(), packs=self.packs, fresh=fresh
-        )
+    def open(self, experiment: str, *, fresh: bool = False) -> Bench:
+        """The experiment, not read yet."""
+        return open_bench(self.tracking, experiment, stamps=self.stamps, packs=self.packs, fresh=fresh)
 
     def tidy(self, experiment: str) -> None:
         """Closes sittings that ran out, as every command does that writes: their complete blocks count."""
-        with self.locked(experiment) as registrar:
-            self.read_tidy(registrar)
+        with self.locked(experiment) as bench:
+            self.read_tidy(bench)
 
-    def read_tidy(self, registrar: Registrar) -> Backlog:
+    def read_tidy(self, bench: Bench) -> Bench:
         """What the store holds, after everything that ran out was closed and the views follow."""
         self.tracking.deliver_left_over()
-        backlog = self.read(registrar)
-        if close_expired(backlog, registrar):
-            backlog = self.read(registrar, fresh=True)
+        bench = bench.again()
+        if close_expired(bench):
+            bench = bench.again(fresh=True)
         # Also when nothing ran out: whoever closed the last sitting may have been killed before this.
-        refresh_views(backlog, registrar)
-        return backlog
-
-
-def find_sitting(token: str, backlog: Backlog, registrar: Registrar) -> StoredSitting:
-    """The sitting of that token.
-
-    Raises:
-        UsageError: there is none.
-    """
-    for sitting in backlog.evidence.sittings:
-        if sitting.facts.token == token:
-            return sitting
-    name = registrar.experiment.name
-    raise UsageError(
-        f"experiment {name!r} has no sitting {token!r}",
-        hint=f"List them: tipbench judge status --experiment {name!r}",
-    )
+        refresh_views(bench)
+        return bench
 
 
 # Live judging: one sitting, item by item, for whoever sits at a keyboard or speaks MCP.
@@ -347,26 +318,26 @@ class LiveJudging:
             JudgedEnough: more verdicts would change nothing.
             MixedContents: one name stands for several contents: judging would mix them.
         """
-        with self.judging.locked(experiment) as registrar:
-            backlog = self.judging.read_tidy(registrar)
-            backlog.check_open(experiment)
-            mine = _open_sitting_of(request, backlog)
+        with self.judging.locked(experiment) as bench:
+            bench = self.judging.read_tidy(bench)
+            bench.check_open()
+            mine = _open_sitting_of(request, bench)
             if mine is not None:
-                found = _view(mine, backlog, registrar)
+                found = _view(mine, bench)
                 if found.waiting:
                     return found
                 # Its judge was killed between the last answer and the close.
-                self._close(found.token, registrar)
-                backlog = self.judging.read(registrar)
-            check_contents(backlog.evidence.cells, experiment=experiment)
-            request = self.judging.fix_plan(request, backlog, registrar)
-            token = _start(request, backlog, registrar)
-            if token is None and request.drawn == "block" and supersede_one(backlog, registrar):
-                backlog = self.judging.read(registrar)
-                token = _start(request, backlog, registrar)
+                self._close(found.token, bench)
+                bench = bench.again()
+            check_contents(bench.evidence.cells, experiment=experiment)
+            request = self.judging.fix_plan(request, bench)
+            token = _start(request, bench)
+            if token is None and request.drawn == "block" and supersede_one(bench):
+                bench = bench.again()
+                token = _start(request, bench)
             if token is None:
                 return None
-            return self._look(token, registrar)
+            return self._look(token, bench)
 
     def look(self, token: str, *, experiment: str) -> LiveSitting:
         """The sitting as it is now; only reads.
@@ -374,7 +345,7 @@ class LiveJudging:
         Raises:
             UsageError: there is no such sitting, or it is not a live one.
         """
-        return self._look(token, self.judging.registrar(experiment))
+        return self._look(token, self.judging.open(experiment))
 
     def submit(
         self, token: str, answers: Mapping[str, Answer], *, experiment: str, keep_open: bool = False
@@ -405,22 +376,22 @@ class LiveJudging:
             SheetError: an answer does not fit the rubric or the sitting; nothing was stored.
             UsageError: the sitting is closed: open another one.
         """
-        with self.judging.locked(experiment) as registrar:
+        with self.judging.locked(experiment) as bench:
             self.judging.tracking.deliver_left_over()
-            backlog = self.judging.read(registrar)
-            sitting = find_sitting(token, backlog, registrar)
-            found = _view(sitting, backlog, registrar)
+            bench = bench.again()
+            sitting = bench.find_sitting(token)
+            found = _view(sitting, bench)
             answers = make_answers(found)
             merged = {**found.answers, **answers}
-            if not sitting.is_open(backlog.now_ms):
+            if not sitting.is_open(bench.now_ms):
                 if merged == found.answers:
                     return found
                 raise UsageError(
                     f"sitting {token} is closed: nothing more is taken",
                     hint="Open another one: what is not judged waits there.",
                 )
-            key = backlog.key_of(sitting)
-            _check_answers(answers, key=key, rubric=backlog.pack_of(sitting.facts.pack_hash).rubric)
+            key = bench.key_of(sitting)
+            _check_answers(answers, key=key, rubric=bench.pack_of(sitting.facts.pack_hash).rubric)
             n = 0
             if merged != found.answers:
                 n = store_submission(
@@ -428,12 +399,12 @@ class LiveJudging:
                     answers=merged,
                     previous=found.answers,
                     key=key,
-                    cells={cell.run.run_id: cell for cell in read_cells(backlog.runs)},
-                    registrar=registrar,
+                    cells={cell.run.run_id: cell for cell in read_cells(bench.runs)},
+                    bench=bench,
                 )
             if not keep_open and all(item.id in merged for item in key.items):
-                return self._close(token, registrar)
-            return self._look_again(replace(found, answers=merged), sitting, n, registrar) if n else found
+                return self._close(token, bench)
+            return self._look_again(replace(found, answers=merged), sitting, n, bench) if n else found
 
     def close(self, token: str, *, experiment: str) -> LiveSitting:
         """Ends the sitting: complete blocks count if its anchors allow, the rest goes back.
@@ -441,51 +412,49 @@ class LiveJudging:
         Raises:
             UsageError: there is no such sitting.
         """
-        with self.judging.locked(experiment) as registrar:
+        with self.judging.locked(experiment) as bench:
             self.judging.tracking.deliver_left_over()
-            return self._close(token, registrar)
+            return self._close(token, bench)
 
-    def _look_again(
-        self, stored: LiveSitting, sitting: StoredSitting, n: int, registrar: Registrar
-    ) -> LiveSitting:
+    def _look_again(self, stored: LiveSitting, sitting: StoredSitting, n: int, bench: Bench) -> LiveSitting:
         """The sitting after submission n: as we know it, unless another host did something to its run."""
         now = read_sittings([self.judging.tracking.read_run(sitting.run.run_id)])
         if now and now[0].is_open(self.judging.stamps.now_ms()) and max(now[0].submissions, default=0) == n:
             return stored
-        return self._look(stored.token, registrar)
+        return self._look(stored.token, bench)
 
-    def _look(self, token: str, registrar: Registrar) -> LiveSitting:
-        backlog = self.judging.read(registrar)
-        return _view(find_sitting(token, backlog, registrar), backlog, registrar)
+    def _look(self, token: str, bench: Bench) -> LiveSitting:
+        bench = bench.again()
+        return _view(bench.find_sitting(token), bench)
 
-    def _close(self, token: str, registrar: Registrar) -> LiveSitting:
-        backlog = self.judging.read(registrar)
-        close_all([find_sitting(token, backlog, registrar)], backlog, registrar)
-        backlog = self.judging.read(registrar)
-        refresh_views(backlog, registrar)
-        return _view(find_sitting(token, backlog, registrar), backlog, registrar)
+    def _close(self, token: str, bench: Bench) -> LiveSitting:
+        bench = bench.again()
+        close_all([bench.find_sitting(token)], bench)
+        bench = bench.again()
+        refresh_views(bench)
+        return _view(bench.find_sitting(token), bench)
 
 
-def _open_sitting_of(request: SittingRequest, backlog: Backlog) -> StoredSitting | None:
+def _open_sitting_of(request: SittingRequest, bench: Bench) -> StoredSitting | None:
     mine = [
         sitting
-        for sitting in backlog.evidence.sittings
+        for sitting in bench.evidence.sittings
         if sitting.facts.live
         and sitting.facts.drawn == request.drawn
         and sitting.judged_by == request.judged_by
-        and sitting.is_open(backlog.now_ms)
+        and sitting.is_open(bench.now_ms)
     ]
     return mine[-1] if mine else None
 
 
-def _start(request: SittingRequest, backlog: Backlog, registrar: Registrar) -> str | None:
+def _start(request: SittingRequest, bench: Bench) -> str | None:
     """Makes and leases a new sitting; its token, or None when nothing is free."""
-    seeds = seed_source(registrar.stamps)
-    sections = draw_sections(backlog, request, rng=Random(seeds()))[:1]
+    seeds = seed_source(bench.stamps)
+    sections = draw_sections(bench, request, rng=Random(seeds()))[:1]
     if not sections:
         return None
-    desk = make_desk(backlog)
-    (sitting,) = make_sittings(sections, desk=desk, backlog=backlog, judged_by=request.judged_by, seeds=seeds)
+    desk = make_desk(bench)
+    (sitting,) = make_sittings(sections, desk=desk, bench=bench, judged_by=request.judged_by, seeds=seeds)
     section = Section(
         sitting=sitting.token,
         judged_by=request.judged_by,
@@ -498,27 +467,27 @@ def _start(request: SittingRequest, backlog: Backlog, registrar: Registrar) -> s
         [sitting],
         request=replace(request, live=True),
         cell=sections[0][0].members[0].cell,
-        registrar=registrar,
+        bench=bench,
         files={SECTION_FILE: section.model_dump_json()},
     )
     return sitting.token
 
 
-def _view(sitting: StoredSitting, backlog: Backlog, registrar: Registrar) -> LiveSitting:
+def _view(sitting: StoredSitting, bench: Bench) -> LiveSitting:
     if not sitting.facts.live:
         raise UsageError(
             f"sitting {sitting.facts.token} was exported to a file",
             hint="Fill the file and apply it: tipbench judge --apply FILE",
         )
-    text = registrar.tracking.read_artifact(sitting.run, SECTION_FILE)
+    text = bench.tracking.read_artifact(sitting.run, SECTION_FILE)
     return LiveSitting(
-        experiment=registrar.experiment.name,
+        experiment=bench.experiment.name,
         token=sitting.facts.token,
         judged_by=sitting.judged_by,
-        state=sitting_line(sitting, backlog.now_ms).state,
+        state=sitting_line(sitting, bench.now_ms).state,
         section=Section.model_validate_json(text),
-        rubric=sheet_rubric(backlog.pack_of(sitting.facts.pack_hash).rubric),
-        answers=read_answers(sitting, sitting.submissions, registrar),
+        rubric=sheet_rubric(bench.pack_of(sitting.facts.pack_hash).rubric),
+        answers=bench.answers_of(sitting),
     )
 
 

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from tipbench.bench.bench import Backlog
+from tipbench.bench.bench import Bench
 from tipbench.bench.plans import FROZEN_FILE, Frozen
 from tipbench.bench.sittings import Decision, StoredDrift, StoredSitting
 from tipbench.judging.draw import Disagreement
@@ -15,21 +15,21 @@ from tipbench.tracking.runs import Run
 DECISIONS = ("promote", "no")
 
 
-def find_end(backlog: Backlog) -> str | None:
+def find_end(bench: Bench) -> str | None:
     """Why nobody has to wait for judging any more; None while it goes on. Only reads: takes no look.
 
     Judging is over when nothing waits for a judge, a person closed it, or a look of the gate has decided. Who
     is in the middle of a sitting is waited for; what was handed out and not begun is not.
     """
-    evidence = backlog.evidence
-    if any(_holds_answers(sitting, backlog.now_ms) for sitting in evidence.sittings):
+    evidence = bench.evidence
+    if any(_holds_answers(sitting, bench.now_ms) for sitting in evidence.sittings):
         return None
     if evidence.close_reason is not None:
         return f"judging was closed: {evidence.close_reason}"
     if not sum(evidence.count_waiting()):
         return "nothing waits for a judge"
-    for run in backlog.runs:
-        if _has_decided(run) and _still_stands(run, backlog):
+    for run in bench.runs:
+        if _has_decided(run) and _still_stands(run, bench):
             return f"the gate has decided: {run.tags['tipbench.answer']} (look {run.run_id})"
     return None
 
@@ -47,10 +47,10 @@ def _has_decided(run: Run) -> bool:
     )
 
 
-def _still_stands(look: Run, backlog: Backlog) -> bool:
+def _still_stands(look: Run, bench: Bench) -> bool:
     """Whether it knew every arm that is there now, and all sittings that it rests on still count."""
-    frozen = Frozen.model_validate_json(backlog.read_artifact(look, FROZEN_FILE))
-    evidence = backlog.evidence
+    frozen = Frozen.model_validate_json(bench.read_artifact(look, FROZEN_FILE))
+    evidence = bench.evidence
     if not {cell.facts.arm for cell in evidence.cells} <= {arm.arm for arm in frozen.arms}:
         return False
     counting = {sitting.facts.token for sitting in evidence.sittings if sitting.counts}
@@ -92,9 +92,9 @@ class Status(Record):
     disagreement: Disagreement | None = None
 
 
-def read_status(backlog: Backlog, *, experiment: str, disagreement: Disagreement | None = None) -> Status:
+def read_status(bench: Bench, *, experiment: str, disagreement: Disagreement | None = None) -> Status:
     """Where judging of an experiment stands."""
-    evidence = backlog.evidence
+    evidence = bench.evidence
     by_judge: dict[str, int] = {}
     lazy, auto = evidence.count_waiting()
     for given in (*evidence.lazy, *evidence.auto, *evidence.doubles):
@@ -108,9 +108,9 @@ def read_status(backlog: Backlog, *, experiment: str, disagreement: Disagreement
         waiting=lazy,
         waiting_for_auto=auto,
         close_reason=evidence.close_reason,
-        ended=find_end(backlog),
+        ended=find_end(bench),
         by_judge=by_judge,
-        sittings=tuple(sitting_line(sitting, backlog.now_ms) for sitting in evidence.sittings),
+        sittings=tuple(sitting_line(sitting, bench.now_ms) for sitting in evidence.sittings),
         disagreement=disagreement,
     )
 

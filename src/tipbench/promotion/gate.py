@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tipbench.bench.bench import Bench, read_bench
 from tipbench.bench.champions import ALIAS, Chain, ChampionArm, Promotion, read_arm, read_chain
-from tipbench.bench.evidence import Evidence, check_contents, read_evidence
-from tipbench.bench.packs import read_pack_files
+from tipbench.bench.evidence import Evidence, check_contents
 from tipbench.bench.plans import (
     Answer,
     GateAnswer,
@@ -28,48 +28,18 @@ from tipbench.bench.plans import (
 )
 from tipbench.bench.scores import find_levels, make_scores
 from tipbench.clock import Stamps
-from tipbench.errors import MixedContents, NoChampion, UsageError
-from tipbench.pack import parse_pack
-from tipbench.promotion.gate_report import GateReport, NextLook
+from tipbench.errors import MixedContents, NoChampion, TrackingError, UsageError
+from tipbench.promotion.gate_report import GatePreview, GateReport, NextLook
 from tipbench.promotion.rules import compute_look, examine_today, freeze
 from tipbench.promotion.succession import find_registered, settle, version_of
-from tipbench.records import Options, Pack
+from tipbench.records import Options
 from tipbench.settings import GateSettings
 from tipbench.stats import next_batch
 from tipbench.stats.gating import gate_is_open
 from tipbench.stats.scores import read_scores
-from tipbench.tracking import Experiment, Run, Tracking
-from tipbench.tracking.write import blank_write
+from tipbench.tracking import Run, Tracking
 
 # What the gate is asked about: one experiment, everything it holds, and the arm to be beaten.
-
-
-@dataclass(frozen=True)
-class Bench:
-    """An experiment, read whole and without the cache."""
-
-    tracking: Tracking
-    experiment: Experiment
-    runs: list[Run]
-    evidence: Evidence
-    pack: Pack
-
-    @property
-    def arms(self) -> list[str]:
-        """The arms there are cells of."""
-        return sorted({cell.facts.arm for cell in self.evidence.cells})
-
-    def check_arm(self, arm: str) -> None:
-        """Refuses an arm without cells.
-
-        Raises:
-            UsageError: lists those there are.
-        """
-        if arm not in self.arms:
-            raise UsageError(
-                f"experiment {self.experiment.name!r} has no arm {arm!r}",
-                hint=f"It has: {', '.join(self.arms)}",
-            )
 
 
 @dataclass(frozen=True)
@@ -81,25 +51,6 @@ class Opponent:
     version: int | None
     name: str
     remarks: tuple[str, ...] = ()
-
-
-def read_bench(tracking: Tracking, name: str) -> Bench:
-    """Everything the experiment holds now.
-
-    Raises:
-        UsageError: it has no cells.
-    """
-    experiment = tracking.find_experiment(name)
-    runs = tracking.read_runs(experiment, fresh=True)
-    evidence = read_evidence(runs)
-    if not evidence.cells:
-        raise UsageError(
-            f"experiment {name!r} has no cells",
-            hint=f"Collect some: tipbench collect --experiment {shlex.quote(name)}",
-        )
-    return Bench(
-        tracking, experiment, runs, evidence, _read_pack(tracking, runs, evidence.cells[-1].facts.pack_hash)
-    )
 
 
 def find_opponent(bench: Bench, against: str, *, stamps: Stamps) -> Opponent:
@@ -122,6 +73,15 @@ def find_opponent(bench: Bench, against: str, *, stamps: Stamps) -> Opponent:
     return Opponent(promotion, arm, version, name_in(bench, arm), remarks)
 
 
+def _read_opponent(bench: Bench) -> Opponent | None:
+    """The champion as it is recorded; nothing is put right in the registry."""
+    promotion = read_chain(bench.tracking, bench.pack.name).in_force
+    if promotion is None:
+        return None
+    arm = read_arm(bench.tracking, promotion)
+    return Opponent(promotion, arm, None, name_in(bench, arm))
+
+
 def name_in(bench: Bench, arm: ChampionArm) -> str:
     """What the experiment calls the arm: the weights and the prompt count, not the names."""
     return arm.name_in(bench.evidence.cells, diversity_request=bench.pack.diversity_request)
@@ -136,7 +96,7 @@ def make_arm(bench: Bench, name: str) -> ChampionArm:
     bench.check_arm(name)
     cell = next(cell for cell in bench.evidence.cells if cell.facts.arm == name)
     facts = cell.facts
-    pack = _read_pack(bench.tracking, bench.runs, facts.pack_hash)
+    pack = bench.pack_of(facts.pack_hash)
     prompt = next((each for each in pack.prompts if each.name == facts.prompt), None)
     if prompt is None:
         raise UsageError(
@@ -167,10 +127,6 @@ def read_champions(tracking: Tracking, pack: str) -> Chain:
     if chain.in_force is None:
         raise NoChampion(pack)
     return chain
-
-
-def _read_pack(tracking: Tracking, runs: list[Run], pack_hash: str) -> Pack:
-    return parse_pack(read_pack_files(runs, pack_hash, tracking=tracking))
 
 
 # What the gate checks before it plans or looks: nothing is spent on what cannot be decided.
@@ -316,6 +272,13 @@ def find_doubts(tracking: Tracking, run: Run, evidence: Evidence) -> tuple[str, 
     return tuple(sorted(refused & used))
 
 
+def _read_last_look(bench: Bench) -> LookResult | None:
+    """What the last finished look of this experiment said, whoever was champion then."""
+    looks = [run for run in bench.runs if run.tags.get("tipbench.kind") == "look"]
+    found = [result for run in looks if (result := read_result(bench.tracking, run)) is not None]
+    return found[-1] if found else None
+
+
 @dataclass(frozen=True)
 class Asked:
     """What somebody wants to know. `challenger` narrows the question to one arm."""
@@ -363,8 +326,28 @@ class Gate:
         question = self._pose(asked, bench)
         return question.blocked() or question.foresee()
 
+    def read(self, experiment: str) -> Bench:
+        """The experiment, read whole and without the cache.
+
+        Raises:
+            UsageError: it has no cells.
+        """
+        return read_bench(self.tracking, experiment, stamps=self.stamps, fresh=True)
+
+    def preview(self, bench: Bench) -> GatePreview:
+        """What it has said and would say today, for a page: reads only, and what cannot be read is said."""
+        try:
+            opponent = _read_opponent(bench)
+            if opponent is None:
+                return GatePreview()
+            report = _Question(self, Asked(bench.experiment.name), bench, opponent).preview()
+            last = None if report.look is not None else _read_last_look(bench)
+        except (TrackingError, UsageError) as error:
+            return GatePreview(trouble=error.message)
+        return GatePreview(champion=opponent.arm.name, report=report, last_look=last)
+
     def _pose(self, asked: Asked, bench: Bench | None) -> "_Question":
-        bench = bench or read_bench(self.tracking, asked.experiment)
+        bench = bench or self.read(asked.experiment)
         if asked.challenger is not None:
             bench.check_arm(asked.challenger)
         return _Question(self, asked, bench, find_opponent(bench, asked.against, stamps=self.stamps))
@@ -395,16 +378,26 @@ class _Question:
 
     def foresee(self) -> GateReport:
         """What was said before, if the gate would say it again; else the rules on what counts today."""
-        gate, bench, opponent = self.gate, self.bench, self.opponent
-        plan = find_plan(gate.tracking, bench.experiment, opponent.promotion)
-        said = _Planned(self, plan).repeat() if plan else None
+        said = self._repeat()
         if said is not None:
             return said
-        missing = check_before_look(bench, opponent, gate.settings)
-        if missing is not None:
-            return self.report(missing)
-        frozen = freeze(bench.evidence, champion=opponent.name, rubric=bench.pack.rubric, gate=gate.settings)
-        return self.report(examine_today(frozen, alpha=gate.settings.alpha, challenger=self.asked.challenger))
+        missing = check_before_look(self.bench, self.opponent, self.gate.settings)
+        return self._examine_today() if missing is None else self.report(missing)
+
+    def preview(self) -> GateReport:
+        """The same with every rule, also where no look could decide yet."""
+        return self.blocked() or self._repeat() or self._examine_today()
+
+    def _repeat(self) -> GateReport | None:
+        plan = find_plan(self.gate.tracking, self.bench.experiment, self.opponent.promotion)
+        return _Planned(self, plan).repeat() if plan else None
+
+    def _examine_today(self) -> GateReport:
+        settings, rubric = self.gate.settings, self.bench.pack.rubric
+        frozen = freeze(self.bench.evidence, champion=self.opponent.name, rubric=rubric, gate=settings)
+        found = examine_today(frozen, alpha=settings.alpha, challenger=self.asked.challenger)
+        report = self.report(PlainAnswer(answer=found.answer, rules=found.rules))
+        return report.model_copy(update={"challenger": found.challenger})
 
     def report(self, found: PlainAnswer) -> GateReport:
         """The answer without a look."""
@@ -488,7 +481,7 @@ class _Planned:
             rubric=bench.pack.rubric,
             gate=gate.settings,
         )
-        blank = blank_write(bench.experiment, gate.stamps)
+        blank = bench.blank()
         mine = self._tracking.deliver(look_write(frozen, plan=self.plan, look=look, write=blank))
         winner = claim_look(self._tracking, self.plan, look, mine)
         if winner != mine:
@@ -498,7 +491,7 @@ class _Planned:
     def _finish(self, run: Run, look: int) -> Taken:
         """Computes the look from its frozen list and stores what it said, whoever began it."""
         result = compute_look(read_frozen(self._tracking, run), plan=self.plan.facts, look=look)
-        blank = blank_write(self._bench.experiment, self.question.gate.stamps)
+        blank = self._bench.blank()
         write = result_write(result, run_id=run.run_id, write=blank)
         self._tracking.deliver(write, artifact_uri=run.artifact_uri)
         return Taken(run, result, find_doubts(self._tracking, run, self._bench.evidence))

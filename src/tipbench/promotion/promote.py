@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from tipbench.bench.bench import Bench
 from tipbench.bench.champions import (
     ALIAS,
     STATE_TAG,
@@ -17,7 +18,7 @@ from tipbench.bench.champions import (
 )
 from tipbench.bench.evidence import check_contents
 from tipbench.errors import NoChampion, UsageError
-from tipbench.promotion.gate import Asked, Bench, Gate, make_arm, name_in, read_bench
+from tipbench.promotion.gate import Asked, Gate, make_arm, name_in
 from tipbench.promotion.gate_report import GateReport
 from tipbench.promotion.succession import InForce, promotion_lost, settle, succeed
 from tipbench.records import Options, Record
@@ -79,7 +80,7 @@ class Promoting:
             PromotionLost: somebody else's promotion came first.
             NoChampion: there is nobody to beat yet.
         """
-        bench = read_bench(self.gate.tracking, asked.experiment)
+        bench = self.gate.read(asked.experiment)
         found = settle(self.gate.tracking, bench.pack.name, stamps=self.gate.stamps)
         if found is None:
             raise NoChampion(bench.pack.name)
@@ -177,7 +178,7 @@ class Promoting:
         return Outcome(outcome="promoted", champion=describe(found))
 
     def _find(self, arm: str, experiment: str) -> tuple[Bench, ChampionArm]:
-        bench = read_bench(self.gate.tracking, experiment)
+        bench = self.gate.read(experiment)
         bench.check_arm(arm)
         check_contents(bench.evidence.cells, experiment=experiment)
         return bench, make_arm(bench, arm)

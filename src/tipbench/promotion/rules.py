@@ -16,7 +16,6 @@ from tipbench.bench.plans import (
     GateAnswer,
     GateRule,
     LookResult,
-    PlainAnswer,
     PlanFacts,
     count_verdicts,
 )
@@ -152,7 +151,7 @@ def compute_look(frozen: Frozen, *, plan: PlanFacts, look: int) -> LookResult:
     )
 
 
-def examine_today(frozen: Frozen, *, alpha: float, challenger: str | None) -> PlainAnswer:
+def examine_today(frozen: Frozen, *, alpha: float, challenger: str | None) -> GateAnswer:
     """The rules as if this were the only look. It was not planned, so that it decides nothing."""
     plan = PlanFacts(
         champion=frozen.champion, arm_hash="", budget=0, looks=(1.0,), alpha=alpha, counted=frozen.counted
@@ -161,7 +160,7 @@ def examine_today(frozen: Frozen, *, alpha: float, challenger: str | None) -> Pl
     detail = f"none was taken: the rules on the {frozen.counted} lazy verdicts of today, as if it were one"
     unplanned = GateRule(name=LOOK_RULE, passed=False, detail=detail)
     others = tuple(rule for rule in found.rules if rule.name != LOOK_RULE)
-    return PlainAnswer(answer="undecided", rules=(unplanned, *others))
+    return found.model_copy(update={"answer": "undecided", "promoted": None, "rules": (unplanned, *others)})
 
 
 def sitting_rules(frozen: Frozen) -> list[GateRule]:

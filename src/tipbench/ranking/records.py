@@ -7,7 +7,6 @@ from typing import Literal
 from pydantic import Field
 
 from tipbench.ranking.examples import Contrast
-from tipbench.ranking.gate_reasons import GateReasons
 from tipbench.ranking.judges import JudgedSitting, JudgePair
 from tipbench.records import Record
 
@@ -143,5 +142,4 @@ class Details:
     sittings: tuple[JudgedSitting, ...]
     judges: tuple[JudgePair, ...]
     contrasts: tuple[Contrast, ...]
-    gate: GateReasons
     made_ms: int

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tipbench.inert import make_inert_line
-from tipbench.promotion.gate_report import print_gate
+from tipbench.show.terminal import print_gate
 
 if TYPE_CHECKING:
     from tipbench.promotion.history import History

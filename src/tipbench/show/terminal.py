@@ -1,7 +1,8 @@
-"""The report in the terminal and as CSV. JSON is the record itself."""
+"""The board in the terminal and as CSV, and the gate's answer. JSON is the record itself."""
 
 import csv
 import io
+import shlex
 from collections.abc import Sequence
 
 from rich import box
@@ -11,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tipbench.inert import cell_for_csv, make_inert_line
+from tipbench.promotion.gate_report import GateReport
 from tipbench.ranking.records import Report, Standing
 from tipbench.show.numbers import (
     conclude,
@@ -200,3 +202,59 @@ def _line(text: str) -> str:
 
 def _decimals(value: float | None) -> str:
     return show_number(value, ".4f")
+
+
+# What the gate says.
+
+
+def print_gate(report: GateReport, console: Console) -> None:
+    """The rules with their numbers, the plan, the answer, and what would decide."""
+    version = f", version {report.version}" if report.version else ""
+    shown = f"{report.experiment}: challengers against {report.champion} ({report.against}{version})"
+    console.print(shown, markup=False, style="bold")
+    console.print(_plan_line(report), markup=False)
+    if report.rules:
+        table = Table("", "rule", "numbers", box=None, pad_edge=False, show_header=False)
+        for rule in report.rules:
+            mark = "[green]pass[/green]" if rule.passed else "[red]FAIL[/red]"
+            table.add_row(mark, rule.name, escape(rule.detail))
+        console.print(table)
+    if report.challenger is not None and report.challenger != report.promoted:
+        console.print(f"· best challenger: {make_inert_line(report.challenger)}", markup=False, style="dim")
+    for remark in (*report.remarks, *_doubts(report)):
+        console.print(f"· {remark}", markup=False, style="dim")
+    console.print(report.words, markup=False, style="bold")
+    for line in _next_lines(report):
+        console.print(line, markup=False)
+
+
+def _plan_line(report: GateReport) -> str:
+    if report.budget is None:
+        return f"{report.counted} lazy verdicts count; no look was spent"
+    shares = ", ".join(f"{share:.0%}" for share in report.looks)
+    plan = f"plan: looks at {shares} of {report.budget} lazy verdicts, level {report.alpha:g}"
+    if report.look is None:
+        return f"{plan}; {report.counted} count now; no look was spent"
+    return f"{plan}; this is look {report.look}, with the {report.looked_at} that counted then"
+
+
+def _doubts(report: GateReport) -> list[str]:
+    if not report.doubtful:
+        return []
+    return [f"doubtful: it rests on sittings that were refused since: {', '.join(report.doubtful)}"]
+
+
+def _next_lines(report: GateReport) -> list[str]:
+    found = report.next_look
+    if found is None:
+        if report.answer == "no" and report.look is not None:
+            return ["Every planned look was taken. To ask again, collect into a new experiment."]
+        return []
+    more = f"{found.missing} more lazy verdicts" if found.missing else "no more verdicts: run it again"
+    lines = [f"Look {found.look} needs {found.at}: {more}, {found.waiting} candidates wait."]
+    if found.blocks and found.missing:
+        where = ", ".join(f"{make_inert_line(name)} ({count})" for name, count in found.blocks.items())
+        lines.append(f"  best on: {where}")
+        name = shlex.quote(report.experiment)
+        lines.append(f"  tipbench judge --experiment {name} --next {found.missing} --export sheet.json")
+    return [*lines, f"  {found.remark}"] if found.remark else lines

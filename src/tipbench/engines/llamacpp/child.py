@@ -16,39 +16,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
-from tipbench.records import Generation, Record, Sampling
-
-# What the engine and its child process say to each other: one record per line, as JSON.
-
-
-class LoadOrder(Record):
-    """The first line to the child: load this."""
-
-    path: str
-    context_tokens: int
-    threads: int
-
-
-class Loaded(Record):
-    """The child's answer when the model is ready. A child that cannot load ends instead."""
-
-    load_seconds: float
-
-
-class Question(Record):
-    """Every further line to the child; with `form`, a JSON Schema, the answer is JSON that fits it."""
-
-    prompt: str
-    sampling: Sampling
-    seed: int
-    form: dict[str, Any] | None = None
-
-
-class Answer(Record):
-    """The child's answer: a generation, or why there is none."""
-
-    generation: Generation | None = None
-    failure: str = ""
+from tipbench.engines.llamacpp.wire import Answer, Loaded, LoadOrder, Question
+from tipbench.records import Generation, Sampling
 
 
 class Server(Protocol):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tipbench.engines.llamacpp.child import Answer, Loaded, LoadOrder, Question
 from tipbench.engines.llamacpp.gguf import GgufHeader, read_header
+from tipbench.engines.llamacpp.wire import Answer, Loaded, LoadOrder, Question
 from tipbench.engines.lock import MachineLock
 from tipbench.engines.machine import check_memory
 from tipbench.engines.protocol import Schema, check_question

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tipbench.bench.bench import Backlog
+from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell, read_cells
 from tipbench.bench.evidence import check_contents
 from tipbench.bench.flags import compute_flags
@@ -33,19 +33,16 @@ from tipbench.judging.auto.ledger import Entry, Ledger
 from tipbench.judging.auto.prompt import answer_schema, make_nonce, make_question, read_scores
 from tipbench.judging.blind import make_id, mask_names
 from tipbench.judging.closing import (
-    Registrar,
     close_all,
     grade_judge,
-    read_answers,
     refresh_views,
     store_submission,
 )
 from tipbench.judging.draw import Member, draw_blocks
 from tipbench.judging.handout import make_desk, seed_source
-from tipbench.judging.service import Judging, find_sitting
+from tipbench.judging.service import Judging
 from tipbench.judging.sheet import Desk, text_hash
 from tipbench.records import Pack, Scenario, content_hash
-from tipbench.tracking.write import blank_write
 
 # What an automatic judge is handed: anchors, all as a rule, then what it did not judge yet, blind.
 
@@ -75,12 +72,12 @@ class AutoItem:
 class AutoItems:
     """Reads what the items of a key stand for, one at a time."""
 
-    def __init__(self, backlog: Backlog, pack: Pack) -> None:
-        self._desk: Desk = make_desk(backlog)
+    def __init__(self, bench: Bench, pack: Pack) -> None:
+        self._desk: Desk = make_desk(bench)
         self._pack = pack
         self._anchors = {anchor.id: anchor for anchor in pack.anchors}
         self._scenarios = {scenario.id: scenario for scenario in pack.scenarios}
-        self._cells = {cell.run.run_id: cell for cell in read_cells(backlog.runs)}
+        self._cells = {cell.run.run_id: cell for cell in read_cells(bench.runs)}
 
     def read(self, item: KeyItem) -> AutoItem | None:
         """The item; None when its cell was deleted since."""
@@ -100,12 +97,12 @@ class AutoItems:
         return make_inert(mask_names(text, self._desk.models))
 
 
-def sittings_of(judge: JudgeModel, backlog: Backlog) -> list[StoredSitting]:
+def sittings_of(judge: JudgeModel, bench: Bench) -> list[StoredSitting]:
     """What this judge, the same model under the same name, sat before under the rubric of today."""
-    rubric_hash = backlog.evidence.cells[-1].facts.rubric_hash
+    rubric_hash = bench.evidence.cells[-1].facts.rubric_hash
     return [
         sitting
-        for sitting in backlog.evidence.sittings
+        for sitting in bench.evidence.sittings
         if sitting.facts.tier == "auto"
         and (sitting.facts.judge_model, sitting.facts.judge_digest) == (judge.name, judge.digest)
         and sitting.facts.rubric_hash == rubric_hash
@@ -113,10 +110,10 @@ def sittings_of(judge: JudgeModel, backlog: Backlog) -> list[StoredSitting]:
 
 
 def draw_key(
-    judge: JudgeModel, backlog: Backlog, pack: Pack, *, rng: Random, sample: Sample | None = None
+    judge: JudgeModel, bench: Bench, pack: Pack, *, rng: Random, sample: Sample | None = None
 ) -> BlindKey | None:
     """A key over the anchors and, after them in random order, what waits for this judge; None if nothing."""
-    waiting = _draw_waiting(judge, backlog, rng, limit=sample.blocks if sample else None)
+    waiting = _draw_waiting(judge, bench, rng, limit=sample.blocks if sample else None)
     if not waiting:
         return None
     rng.shuffle(waiting)
@@ -160,9 +157,9 @@ def make_facts(
     )
 
 
-def _draw_waiting(judge: JudgeModel, backlog: Backlog, rng: Random, *, limit: int | None) -> list[Member]:
-    tokens = {sitting.facts.token for sitting in sittings_of(judge, backlog) if sitting.closed is not None}
-    cells = backlog.evidence.cells
+def _draw_waiting(judge: JudgeModel, bench: Bench, rng: Random, *, limit: int | None) -> list[Member]:
+    tokens = {sitting.facts.token for sitting in sittings_of(judge, bench) if sitting.closed is not None}
+    cells = bench.evidence.cells
     taken = {cell.run.run_id: _judged_slots(cell, tokens) for cell in cells}
     return [item for block in draw_blocks(cells, taken=taken, limit=limit, rng=rng) for item in block.items]
 
@@ -209,27 +206,27 @@ class AutoDesk:
             UsageError: judging of the experiment was closed.
             MixedContents: one name stands for several contents: judging would mix them.
         """
-        with self.judging.locked(self.experiment) as registrar:
-            backlog = self.judging.read_tidy(registrar)
-            backlog.check_open(self.experiment)
-            check_contents(backlog.evidence.cells, experiment=self.experiment)
-            if not backlog.evidence.cells:
+        with self.judging.locked(self.experiment) as bench:
+            bench = self.judging.read_tidy(bench)
+            bench.check_open()
+            check_contents(bench.evidence.cells, experiment=self.experiment)
+            if not bench.evidence.cells:
                 return None
-            mine = [s for s in sittings_of(judge, backlog) if s.is_open(backlog.now_ms)]
+            mine = [s for s in sittings_of(judge, bench) if s.is_open(bench.now_ms)]
             if not mine:
-                token = _hand_out(judge, backlog, registrar, sample)
+                token = _hand_out(judge, bench, sample)
                 if token is None:
                     return None
-                backlog = self.judging.read(registrar)
-                mine = [find_sitting(token, backlog, registrar)]
+                bench = bench.again()
+                mine = [bench.find_sitting(token)]
             sitting = mine[0]
-            pack = backlog.pack_of(sitting.facts.pack_hash)
+            pack = bench.pack_of(sitting.facts.pack_hash)
             return AutoSitting(
                 sitting=sitting,
-                key=backlog.key_of(sitting),
+                key=bench.key_of(sitting),
                 pack=pack,
-                items=AutoItems(backlog, pack),
-                answers=read_answers(sitting, sitting.submissions, registrar),
+                items=AutoItems(bench, pack),
+                answers=bench.answers_of(sitting),
             )
 
     def store(self, token: str, answers: Mapping[str, Answer], *, ledger: str, spent: Spent) -> None:
@@ -238,34 +235,32 @@ class AutoDesk:
         Raises:
             UsageError: somebody closed the sitting meanwhile.
         """
-        with self.judging.locked(self.experiment) as registrar:
+        with self.judging.locked(self.experiment) as bench:
             self.judging.tracking.deliver_left_over()
-            backlog = self.judging.read(registrar)
-            sitting = find_sitting(token, backlog, registrar)
-            if not sitting.is_open(backlog.now_ms):
+            bench = bench.again()
+            sitting = bench.find_sitting(token)
+            if not sitting.is_open(bench.now_ms):
                 raise UsageError(
                     f"sitting {token} was closed meanwhile: nothing more is taken",
                     hint="Run the same command again: what is not judged goes into a new one.",
                 )
-            previous = read_answers(sitting, sitting.submissions, registrar)
+            previous = bench.answers_of(sitting)
             merged = {**previous, **answers}
             if merged != previous:
                 store_submission(
                     sitting,
                     answers=merged,
                     previous=previous,
-                    key=backlog.key_of(sitting),
-                    cells={cell.run.run_id: cell for cell in read_cells(backlog.runs)},
-                    registrar=registrar,
+                    key=bench.key_of(sitting),
+                    cells={cell.run.run_id: cell for cell in read_cells(bench.runs)},
+                    bench=bench,
                 )
-            self._store_progress(sitting, registrar, ledger=ledger, spent=spent)
+            self._store_progress(sitting, bench, ledger=ledger, spent=spent)
 
-    def _store_progress(
-        self, sitting: StoredSitting, registrar: Registrar, *, ledger: str, spent: Spent
-    ) -> None:
+    def _store_progress(self, sitting: StoredSitting, bench: Bench, *, ledger: str, spent: Spent) -> None:
         progress = read_progress(sitting).with_ledger(ledger, spent)
-        blank = blank_write(registrar.experiment, registrar.stamps)
-        registrar.tracking.deliver(
+        blank = bench.blank()
+        bench.tracking.deliver(
             blank.model_copy(
                 update={
                     "run_id": sitting.run.run_id,
@@ -277,27 +272,27 @@ class AutoDesk:
 
     def close(self, token: str) -> StoredSitting:
         """Closes the sitting, brings the views up to date, and gives it as it is now."""
-        with self.judging.locked(self.experiment) as registrar:
-            backlog = self.judging.read(registrar)
-            close_all([find_sitting(token, backlog, registrar)], backlog, registrar)
-            backlog = self.judging.read(registrar)
-            refresh_views(backlog, registrar)
-            return find_sitting(token, backlog, registrar)
+        with self.judging.locked(self.experiment) as bench:
+            bench = bench.again()
+            close_all([bench.find_sitting(token)], bench)
+            bench = bench.again()
+            refresh_views(bench)
+            return bench.find_sitting(token)
 
 
-def _hand_out(judge: JudgeModel, backlog: Backlog, registrar: Registrar, sample: Sample | None) -> str | None:
+def _hand_out(judge: JudgeModel, bench: Bench, sample: Sample | None) -> str | None:
     """Makes a new sitting over what waits for this judge; its token, or None when nothing does."""
-    cell = backlog.evidence.cells[-1]
-    seed = seed_source(registrar.stamps)()
-    key = draw_key(judge, backlog, backlog.pack_of(cell.facts.pack_hash), rng=Random(seed), sample=sample)
+    cell = bench.evidence.cells[-1]
+    seed = seed_source(bench.stamps)()
+    key = draw_key(judge, bench, bench.pack_of(cell.facts.pack_hash), rng=Random(seed), sample=sample)
     if key is None:
         return None
-    blank = blank_write(registrar.experiment, registrar.stamps)
+    blank = bench.blank()
     facts = make_facts(judge, key, cell, order_seed=seed, now_ms=blank.start_time)
     write = sitting_write(facts, key, judged_by=judge.name, write=blank)
     params = {"judged_by": judge.name, "judge_digest": judge.digest}
     tags = write.tags | {"judge_kind": facts.judge_kind}
-    registrar.tracking.deliver(write.model_copy(update={"params": params, "tags": tags}))
+    bench.tracking.deliver(write.model_copy(update={"params": params, "tags": tags}))
     return facts.token
 
 
@@ -353,7 +348,7 @@ class AutoJudging:
         """
         check_price(order.judge, order.budget_usd)
         desk = AutoDesk(self.judging, experiment)
-        uid = self.judging.registrar(experiment).experiment.uid
+        uid = self.judging.open(experiment).experiment.uid
         place = content_hash([uid, order.judge.name, order.judge.digest])
         with hold_lock(self.judging.locks / f"auto-{place}.lock"):
             sitting = desk.sit_down(order.judge, sample=order.sample)

@@ -5,8 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
 
-from rich.console import Console
-
 from tipbench.bench.sittings import Answer
 from tipbench.errors import TipbenchError, TrackingUnavailable, UsageError
 from tipbench.judging.keyboard.keys import Keyboard
@@ -127,7 +125,7 @@ class _Leave(Exception):
         self.exit_code = exit_code
 
 
-def judge_at_keyboard(live: LiveJudging, sitting: LiveSitting, *, console: Console) -> Left:
+def judge_at_keyboard(live: LiveJudging, sitting: LiveSitting, *, screen: Screen) -> Left:
     """Lets the judge work until everything is judged and handed in, or they leave.
 
     Raises:
@@ -135,7 +133,7 @@ def judge_at_keyboard(live: LiveJudging, sitting: LiveSitting, *, console: Conso
         TipbenchError: some answers could not be stored; says how many.
     """
     check_scales(sitting)
-    screen, exit_code, done = Screen(console), 0, False
+    exit_code, done = 0, False
     with Keyboard() as keyboard:
         storing = Storing(live, sitting, wake=keyboard.wake)
         screen.enter()
@@ -304,7 +302,7 @@ class _Desk:
         self._message = ""
 
     def _draw_comment(self) -> None:
-        columns = self._screen.console.size.width
+        columns = self._screen.width
         self._message = f"Comment (Enter keeps, Esc drops): {self._typed}_"[-columns:]
         self._draw()
 
