@@ -1,4 +1,4 @@
-"""`tipbench admin`, `tipbench jobs` and `tipbench serve` as commands."""
+"""`tipbench serve users`, `tipbench jobs` and `tipbench serve` as commands."""
 
 import io
 import sys
