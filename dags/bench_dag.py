@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import Param, dag, task
-from tipbench_airflow import phases
+from tipbench_airflow import __version__, phases
 from tipbench_airflow.conf import KEYS, check_conf, plan_parts
 from tipbench_airflow.waiting import WaitJudged
 
@@ -85,7 +85,8 @@ def promote(params: Any = None):
     catchup=False,
     max_active_runs=4,
     params={key: Param(**how) for key, how in KEYS.items()},
-    tags=["tipbench"],
+    # The second one tells `tipbench doctor` which plugin this was read with.
+    tags=["tipbench", f"tipbench-airflow {__version__}"],
     doc_md=__doc__,
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
 )

@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tipbench_airflow import __version__ as plugin_version
 from tipbench_airflow.command import ANSWERS, TipbenchFailed, run_tipbench, tipbench_environment
 from tipbench_airflow.conf import (
     KEYS,
@@ -21,10 +23,12 @@ from tipbench_airflow.conf import (
 )
 from tipbench_airflow.phases import export_sheet
 
+import tipbench
 from tests.support.waiting import eventually
 from tipbench.cli.collect import command as collect_command
 from tipbench.jobs.orders import RunOrder
 
+PLUGIN = Path(__file__).parent.parent / "airflow-plugin"
 DEFAULTS: dict[str, Any] = {key: how["default"] for key, how in KEYS.items()}
 
 FAKE = f"""#!{sys.executable}
@@ -60,6 +64,13 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def calls(folder: Path) -> list[list[str]]:
     return [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
+
+
+def test_the_plugin_has_the_version_of_the_tipbench_it_belongs_to() -> None:
+    """Only so the doctor can say that another one is installed."""
+    project = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]
+    assert project["version"] == plugin_version == tipbench.__version__
+    assert '"tipbench-airflow {__version__}"' in (PLUGIN.parent / "dags" / "bench_dag.py").read_text()
 
 
 def test_keys_and_defaults_are_those_of_a_run_ordered_over_the_api() -> None:
@@ -191,10 +202,9 @@ run_tipbench("sleep", *sys.argv[1:])
 
 def start_task(folder: Path, *words: str) -> tuple["subprocess.Popen[bytes]", int]:
     """A process that runs the command as a task does, and the command's own number."""
-    plugin = Path(__file__).parent.parent / "airflow-plugin" / "src"
     task = subprocess.Popen(
         [sys.executable, "-c", TASK, *words],
-        env=os.environ | {"PYTHONPATH": str(plugin)},
+        env=os.environ | {"PYTHONPATH": str(PLUGIN / "src")},
         cwd=folder,
         stderr=subprocess.DEVNULL,
     )

@@ -28,10 +28,7 @@ for line in sys.argv[1:]:
         code = stopped.code
     print("ended", line, code, file=sys.stderr)
 """
-ALL = (
-    "argon2,fastapi,gguf,itsdangerous,litellm,mcp,mlflow,prometheus_client,python_multipart,redis,"
-    "starlette,uvicorn,xllamacpp"
-)
+ALL = "argon2,fastapi,litellm,mcp,mlflow,prometheus_client,python_multipart,redis,starlette,uvicorn,xllamacpp"
 
 
 def run_without(modules: str, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -17,13 +17,11 @@ from tests.promotion.campaign import make_pack
 from tests.support.airflow_processes import PASSWORD, REPOSITORY, AirflowProcesses, run_airflow
 from tests.support.small_pack import PROMPT, write_small_pack
 from tests.support.waiting import eventually
-from tipbench.jobs.airflow.api import DAG, Airflow, AirflowUnavailable
+from tipbench.jobs.airflow.api import DAG, Airflow, AirflowUnavailable, Answer
 
 DRIVE = Path(__file__).parent / "inside" / "drive.py"
 LONG = 1500.0
 SCENARIOS = 6
-NOBODY_THERE = "http://127.0.0.1:9"
-"""An address that is configured, and at which nothing answers."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +127,20 @@ def slow_bench(mlflow_url: str, models_folder: Path, tmp_path_factory: pytest.Te
     return replace(new_bench(work, mlflow_url, models_folder), pack=work / "long")
 
 
+class MappedTask(Answer):
+    """A task of a run, and which one of those it was mapped to."""
+
+    task_id: str
+    map_index: int
+    state: str | None = None
+
+
+class Tasks(Answer):
+    """The tasks of a run."""
+
+    task_instances: tuple[MappedTask, ...]
+
+
 @dataclass(frozen=True)
 class Stage:
     """A running Airflow, and our own client of it."""
@@ -156,10 +168,10 @@ class Stage:
     def state(self, run_id: str) -> str | None:
         """Of the task that collects the model; None also while Airflow is too busy to say."""
         try:
-            tasks = {(each.task_id, each.map_index): each.state for each in self.client.list_tasks(run_id)}
+            found = self.client.get(f"/dags/{DAG}/dagRuns/{run_id}/taskInstances", Tasks).task_instances
         except AirflowUnavailable:
             return None
-        return tasks.get(("collect", 0))
+        return next((task.state for task in found if (task.task_id, task.map_index) == ("collect", 0)), None)
 
     def clear(self, run_id: str) -> None:
         body = {
@@ -177,7 +189,6 @@ def stage(slow_bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Genera
     more = {
         # A worker that is gone is noticed after this; by default after five minutes.
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "40",
-        "TIPBENCH_MLFLOW_URLS": NOBODY_THERE,
     }
     with run_airflow(tmp_path_factory.mktemp("airflow"), environ=slow_bench.environ(**more)) as airflow:
         client = airflow.open_client()

@@ -24,7 +24,6 @@ class ScriptedAirflow:
     url: str = ""
     runs: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     tasks: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    logs: dict[tuple[str, int, int], list[str]] = field(default_factory=dict[tuple[str, int, int], list[str]])
     paused: bool = False
     token: str = "t1"
     location: str = ""
@@ -32,16 +31,13 @@ class ScriptedAirflow:
     seen: list[str] = field(default_factory=list[str])
     authorizations: list[str] = field(default_factory=list[str])
 
-    def add_task(
-        self, name: str, state: str | None, *, index: int = -1, label: str = "", tries: int = 1
-    ) -> None:
+    def add_task(self, name: str, state: str | None, *, index: int = -1, tries: int = 1) -> None:
         """A task; another one of the same name and index takes its place."""
         self.tasks = [each for each in self.tasks if (each["task_id"], each["map_index"]) != (name, index)]
         self.tasks.append(
             {
                 "task_id": name,
                 "map_index": index,
-                "rendered_map_index": label or None,
                 "state": state,
                 "try_number": tries,
             }
@@ -78,8 +74,6 @@ class ScriptedAirflow:
                 "task_instances": self.tasks[start : start + limit],
                 "total_entries": len(self.tasks),
             }
-        if "/logs/" in path:
-            return self._log(path, query)
         return 200, self.runs[name]
 
     def _start(self, body: Any) -> tuple[int, Any]:
@@ -88,17 +82,6 @@ class ScriptedAirflow:
             return 409, {"detail": "there already"}
         self.runs[name] = {"dag_run_id": name, "state": "queued", "conf": body["conf"]}
         return 200, self.runs[name]
-
-    def _log(self, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
-        _, _, rest = path.partition("/taskInstances/")
-        task, _, number = rest.split("/")
-        lines = self.logs.get((task, int(query["map_index"][0]), int(number)))
-        if lines is None:
-            return 404, {"detail": "no log"}
-        about = [{"event": "::group::Log message source details"}]
-        return 200, {
-            "content": about + [{"event": line, "timestamp": "2026-11-16T09:00:00Z"} for line in lines]
-        }
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,14 +17,14 @@ from tipbench.jobs.airflow.launcher import (
     PAUSED,
     STEPS,
     AirflowLauncher,
-    AirflowRuns,
     open_launcher,
     order_conf,
 )
 from tipbench.jobs.dispatcher import Dispatcher
 from tipbench.jobs.orders import RunOrder
-from tipbench.jobs.records import Job
+from tipbench.jobs.records import Job, Step
 from tipbench.jobs.store import JobStore, NewJob, open_jobs
+from tipbench.jobs.webhooks import Webhooks
 from tipbench.settings import Settings, read_settings
 
 MLFLOW = "http://localhost:5000"
@@ -40,17 +40,16 @@ class Follow:
     dispatcher: Dispatcher
     settings: Settings
 
+    def conf(self) -> str:
+        return order_conf(RunOrder(experiment="e", models="a,b"), self.settings)
+
     def add(self) -> Job:
-        conf = order_conf(RunOrder(experiment="e", models="a,b"), self.settings)
-        new = NewJob("pipeline", "e", "anna", STEPS, make_stamps().new_id(), conf=conf)
+        new = NewJob("pipeline", "e", "anna", STEPS, make_stamps().new_id(), conf=self.conf())
         return self.store.add(new)
 
     def now(self, job: Job) -> Job:
         self.dispatcher.tick()
         return self.store.get(job.id)
-
-    def log(self, job: Job) -> list[str]:
-        return self.store.log_of(job.id).read_text().splitlines()
 
 
 @pytest.fixture
@@ -89,41 +88,71 @@ def test_a_job_follows_its_run_from_the_queue_to_the_end(follow: Follow) -> None
     assert follow.now(job).state == "queued"
     script.runs[job.id]["state"] = "running"
     script.add_task("plan", "success")
-    script.add_task("collect", "running", index=0, label="a")
-    script.add_task("collect", "success", index=1, label="b")
-    script.logs = {
-        ("plan", -1, 1): ["planned"],
-        ("collect", 0, 1): ["[1/4] a"],
-        ("collect", 1, 1): ["all\nof it"],
-    }
+    script.add_task("collect", "running", index=0)
+    script.add_task("collect", "success", index=1)
     running = follow.now(job)
-    assert (running.state, running.step, running.launcher) == ("running", 1, "airflow")
-    script.logs["collect", 0, 1].append("[2/4] a")
-    script.add_task("collect", "success", index=0, label="a")
+    assert (running.state, running.step, running.launcher) == ("running", 0, "airflow")
+    script.add_task("collect", "success", index=0)
     script.add_task("export_for_judge", "success")
     script.add_task("wait_judged", "deferred")
-    script.add_task("compare", None, tries=0)
+    script.add_task("auto_judge", "running")
+    assert follow.now(job).state == "running", "the automatic judge is at work"
+    script.add_task("auto_judge", "success")
     waiting = follow.now(job)
-    assert (waiting.state, waiting.step) == ("waiting", 3)
+    assert (waiting.state, waiting.step) == ("waiting", 1)
     script.add_task("wait_judged", "success")
+    script.add_task("compare", "running")
+    comparing = follow.now(job)
+    assert (comparing.state, comparing.step) == ("running", 2)
     script.add_task("compare", "success")
     script.runs[job.id]["state"] = "success"
     done = follow.now(job)
-    assert (done.state, done.step, done.message) == ("done", 5, "")
-    expected = [
-        "plan | planned",
-        "collect b | all",
-        "collect b | of it",
-        "collect a | [1/4] a",
-        "collect a | [2/4] a",
-    ]
-    assert sorted(follow.log(job)) == sorted(expected)
-    tasks = {task.title: task for task in AirflowRuns(follow.store).read(job.id).tasks}
-    assert tasks["collect a"].said == "[2/4] a"
+    assert (done.state, done.step, done.message) == ("done", 3, "")
     assert script.runs[job.id]["conf"]["models"] == "a,b"
     before = len(script.seen)
     follow.dispatcher.tick()
     assert len(script.seen) == before, "what has ended is not asked for any more"
+
+
+def test_webhooks_hear_once_that_judging_is_done(follow: Follow) -> None:
+    outbox = replace(follow.store.outbox, webhooks=Webhooks(("http://127.0.0.1:9",), "secret"))
+    store = replace(follow.store, outbox=outbox)
+    launcher = replace(follow.launcher, store=store)
+    job = follow.add()
+    launcher.launch(job)
+    follow.script.runs[job.id]["state"] = "running"
+    for wait in ("deferred", "success", "success"):
+        follow.script.add_task("wait_judged", wait)
+        launcher.follow(store.get(job.id))
+    follow.script.runs[job.id]["state"] = "success"
+    launcher.follow(store.get(job.id))
+    with store.database.read() as view:
+        told = [row["kind"] for row in view.execute("SELECT kind FROM deliveries ORDER BY at_ms, kind DESC")]
+    assert told == ["judging.complete", "job.ended"]
+
+
+OLD_TABLE = """CREATE TABLE airflow_runs (
+    job TEXT PRIMARY KEY, conf TEXT NOT NULL, tasks TEXT NOT NULL DEFAULT '[]',
+    log_bytes INTEGER NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT ''
+)"""
+
+
+def test_a_job_that_an_older_server_started_is_followed_to_its_end(follow: Follow) -> None:
+    with follow.store.database.change() as change:
+        change.execute("DROP TABLE airflow_runs")
+        change.execute(OLD_TABLE)
+    steps = tuple(
+        Step(name=name) for name in ("plan", "collect", "export_for_judge", "wait_judged", "compare")
+    )
+    job = follow.store.add(NewJob("pipeline", "e", "anna", steps, "old", conf=follow.conf()))
+    follow.now(job)
+    follow.script.runs[job.id]["state"] = "running"
+    follow.script.add_task("wait_judged", "deferred")
+    waiting = follow.now(job)
+    assert (waiting.state, waiting.step) == ("waiting", 3)
+    follow.script.runs[job.id]["state"] = "success"
+    done = follow.now(job)
+    assert (done.state, done.step) == ("done", 5)
 
 
 def test_the_configuration_has_the_keys_of_the_dag_and_the_mlflow_of_this_server(follow: Follow) -> None:
@@ -155,12 +184,12 @@ def test_a_lost_reply_starts_no_second_run(follow: Follow) -> None:
     follow.script.faults = [("POST /api/v2", "lost")]
     with pytest.raises(AirflowUnavailable):
         follow.dispatcher.tick()
-    assert "does not answer" in AirflowRuns(follow.store).read(job.id).problem
+    assert "does not answer" in follow.store.get(job.id).message
     assert follow.now(job).state == "queued"
     assert list(follow.script.runs) == [job.id]
     follow.script.runs[job.id]["state"] = "running"
-    assert follow.now(job).state == "running"
-    assert AirflowRuns(follow.store).read(job.id).problem == ""
+    running = follow.now(job)
+    assert (running.state, running.message) == ("running", "")
 
 
 def test_after_a_restart_a_run_is_followed_and_not_started_again(follow: Follow) -> None:
@@ -258,29 +287,7 @@ def test_a_paused_dag_is_said(follow: Follow) -> None:
     follow.script.paused = True
     job = follow.add()
     follow.now(job)
-    follow.now(job)
-    assert AirflowRuns(follow.store).read(job.id).problem == PAUSED
-
-
-def test_every_try_is_in_the_log_once_also_if_the_server_was_killed_in_the_middle(follow: Follow) -> None:
-    script = follow.script
-    job = follow.add()
-    follow.now(job)
-    script.runs[job.id]["state"] = "running"
-    script.add_task("collect", "running", index=0, label="a")
-    script.logs["collect", 0, 1] = ["one"]
-    follow.now(job)
-    with follow.store.log_of(job.id).open("a") as log:
-        # Written, and killed before it was noted.
-        log.write("collect a | two\n")
-    script.logs["collect", 0, 1] += ["two", "failed"]
-    script.add_task("collect", "scheduled", index=0, label="a", tries=2)
-    follow.now(job)
-    script.add_task("collect", "running", index=0, label="a", tries=2)
-    script.logs["collect", 0, 2] = ["again"]
-    follow.now(job)
-    follow.now(job)
-    assert follow.log(job) == [f"collect a | {word}" for word in ("one", "two", "failed", "again")]
+    assert follow.now(job).message == PAUSED
 
 
 def test_many_tasks_come_in_pages(follow: Follow) -> None:
@@ -288,9 +295,9 @@ def test_many_tasks_come_in_pages(follow: Follow) -> None:
     follow.now(job)
     follow.script.runs[job.id]["state"] = "running"
     for index in range(230):
-        follow.script.add_task("collect", "queued", index=index)
-    follow.now(job)
-    assert len(AirflowRuns(follow.store).read(job.id).tasks) == 230
+        follow.script.add_task("collect", "success", index=index)
+    follow.script.add_task("wait_judged", "deferred")
+    assert follow.now(job).state == "waiting"
 
 
 def test_a_failed_run_names_its_tasks_and_no_model(follow: Follow) -> None:
@@ -298,10 +305,13 @@ def test_a_failed_run_names_its_tasks_and_no_model(follow: Follow) -> None:
     follow.now(job)
     follow.script.runs[job.id]["state"] = "failed"
     follow.script.add_task("plan", "success")
-    follow.script.add_task("collect", "failed", index=0, label="model-a")
+    follow.script.add_task("collect", "failed", index=0)
     follow.script.add_task("compare", "upstream_failed", tries=0)
     failed = follow.now(job)
-    assert (failed.state, failed.message) == ("failed", "did not succeed: collect, compare: see the log")
+    assert (failed.state, failed.message) == (
+        "failed",
+        "did not succeed: collect, compare: Airflow's page of the run says why",
+    )
 
 
 def test_local_jobs_have_a_queue_of_their_own(follow: Follow) -> None:

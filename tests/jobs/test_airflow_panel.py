@@ -12,6 +12,7 @@ from tests.admin.conftest import HERE, Site, open_site
 from tests.admin.conftest import PASSWORD as SITE_PASSWORD
 from tests.admin.making import collect_small
 from tests.jobs.scripted_airflow import PASSWORD, ScriptedAirflow, script_airflow
+from tipbench.jobs.airflow.api import AirflowUnavailable
 from tipbench.jobs.records import Job
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
@@ -68,35 +69,32 @@ def start(panel: Panel, experiment: str) -> str:
     panel.look(job["id"])
     panel.script.runs[job["id"]]["state"] = "running"
     panel.script.add_task("plan", "success")
-    panel.script.add_task("collect", "running", index=0, label="model-x")
-    panel.script.logs["collect", 0, 1] = ["[3/12] <b>model-x</b>"]
+    panel.script.add_task("collect", "running", index=0)
     panel.look(job["id"])
     return job["id"]
 
 
-def test_tasks_log_and_link_are_on_the_page_and_in_the_api(panel: Panel, experiment_name: str) -> None:
+def test_state_and_link_are_on_the_page_and_in_the_api(panel: Panel, experiment_name: str) -> None:
     job = start(panel, experiment_name)
-    headers = panel.site.as_("viewer")
-    view = panel.site.client.get(f"/api/bench/jobs/{job}", headers=headers).json()
+    view = panel.site.client.get(f"/api/bench/jobs/{job}", headers=panel.site.as_("viewer")).json()
     assert (view["state"], view["steps"], view["now"]) == (
         "running",
-        ["plan", "collect", "export_for_judge", "wait_judged", "compare"],
+        ["collect", "wait_judged", "compare"],
         "collect",
     )
-    tasks = panel.site.client.get(f"/api/bench/jobs/{job}/tasks", headers=headers).json()["tasks"]
-    assert tasks[1] == {
-        "name": "collect",
-        "label": "model-x",
-        "state": "running",
-        "tries": 1,
-        "said": "[3/12] <b>model-x</b>",
-    }
-    log = panel.site.client.get(f"/api/bench/jobs/{job}/log", headers=headers).json()
-    assert log["text"] == "collect model-x | [3/12] <b>model-x</b>\n"
     page = panel.open_page("viewer", f"/jobs/{job}").text
     assert view["link"] in page
-    assert "collect model-x" in page
-    assert "<b>model-x" not in page
+    assert 'data-testid="log"' not in page, "Airflow has the logs"
+
+
+def test_why_a_run_stands_still_is_on_the_page_and_in_the_api(panel: Panel, experiment_name: str) -> None:
+    job = start(panel, experiment_name)
+    panel.script.faults = [("GET", 503)]
+    with pytest.raises(AirflowUnavailable):
+        panel.look(job)
+    view = panel.site.client.get(f"/api/bench/jobs/{job}", headers=panel.site.as_("viewer")).json()
+    assert (view["state"], "answered 503" in view["message"]) == ("running", True)
+    assert "answered 503" in panel.open_page("viewer", f"/jobs/{job}").text
 
 
 def test_other_kinds_of_jobs_stay_here(panel: Panel, experiment_name: str) -> None:
@@ -105,7 +103,7 @@ def test_other_kinds_of_jobs_stay_here(panel: Panel, experiment_name: str) -> No
     assert (job["launcher"], job["link"]) == ("local", "")
 
 
-def test_whoever_judges_the_experiment_sees_the_state_and_no_task(panel: Panel) -> None:
+def test_whoever_judges_the_experiment_sees_the_state_and_no_log(panel: Panel) -> None:
     name = f"team/{uuid4().hex[:8]}"
     with open_tracking(panel.site.parts.settings) as tracking:
         collect_small(tracking, name)
@@ -116,10 +114,8 @@ def test_whoever_judges_the_experiment_sees_the_state_and_no_task(panel: Panel) 
     view = panel.site.client.get(f"/api/bench/jobs/{job}", headers=headers)
     assert view.status_code == 200
     assert "model-x" not in view.text
-    refusals = [
-        panel.site.client.get(f"/api/bench/jobs/{job}/{part}", headers=headers) for part in ("tasks", "log")
-    ]
-    for refused in (*refusals, panel.open_page("judge", f"/jobs/{job}")):
+    log = panel.site.client.get(f"/api/bench/jobs/{job}/log", headers=headers)
+    for refused in (log, panel.open_page("judge", f"/jobs/{job}")):
         assert refused.status_code == 403
         assert "model-x" not in refused.text
 
@@ -130,5 +126,5 @@ def test_cancel_reaches_airflow(panel: Panel, experiment_name: str) -> None:
     assert (view["state"], view["cancelling"]) == ("running", True)
     panel.look(job)
     assert panel.script.runs[job]["state"] == "failed"
-    panel.script.add_task("collect", "failed", index=0, label="model-x")
+    panel.script.add_task("collect", "failed", index=0)
     assert panel.look(job).state == "cancelled"

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tipbench.errors import PackError
-from tipbench.pack import find_mistakes, read_pack
+from tipbench.pack import examine, read_pack
 
 
 def mistakes_of(files: dict[str, str]) -> list[str]:
-    return [str(mistake) for mistake in find_mistakes(files)]
+    return [str(mistake) for mistake in examine(files)[1].mistakes]
 
 
 def line_of(text: str, part: str) -> int:

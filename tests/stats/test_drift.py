@@ -1,10 +1,9 @@
 import math
 
-import numpy as np
 import pytest
 
 from tipbench.errors import UsageError
-from tipbench.stats import BadScores, drift, fit_repeat_sd
+from tipbench.stats import BadScores, drift
 
 REFERENCES = [6.0, 8.0, 10.0, 12.0, 14.0, 16.0]
 
@@ -70,11 +69,3 @@ def test_bad_input_is_refused() -> None:
         drift([float("nan")], [8.0])
     with pytest.raises(UsageError, match="2 scores for 1"):
         drift([1.0, 2.0], [1.0])
-
-
-def test_the_judges_own_noise_is_fitted_from_thirty_repeats() -> None:
-    random = np.random.default_rng(0)
-    truth = random.normal(10.0, 2.0, 4000)
-    twice = truth + random.normal(0.0, 0.8, (2, 4000))
-    assert fit_repeat_sd(twice[0], twice[1]) == pytest.approx(0.8, abs=0.03)
-    assert fit_repeat_sd(twice[0][:29], twice[1][:29]) == 1.1

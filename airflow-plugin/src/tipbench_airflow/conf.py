@@ -175,11 +175,6 @@ def collect_arguments(conf: Conf, part: Mapping[str, str], environ: Mapping[str,
     return ["collect", *which, *options, diversity, *ollama_arguments(conf, environ), *bench(conf, environ)]
 
 
-def doctor_arguments(conf: Conf, environ: Mapping[str, str]) -> list[str]:
-    """`tipbench doctor`, on the MLflow of the run."""
-    return ["doctor", "--json", *mlflow_arguments(conf, environ)]
-
-
 def bench(conf: Conf, environ: Mapping[str, str]) -> list[str]:
     """The experiment and its MLflow: the end of every command."""
     return [f"--experiment={conf['experiment']}", *mlflow_arguments(conf, environ)]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tipbench_airflow.command import ANSWERS, Answer, run_tipbench
-from tipbench_airflow.conf import Conf, bench, collect_arguments, doctor_arguments, part_name
+from tipbench_airflow.conf import Conf, bench, collect_arguments, part_name
 
 
 def collect_part(conf: Conf, part: Mapping[str, str]) -> str:
@@ -61,12 +60,6 @@ def ask_gate(conf: Conf) -> dict[str, Any]:
 def promote(conf: Conf) -> dict[str, Any]:
     """Makes the arm champion that the gate lets pass."""
     return _answer(run_tipbench("promote", "--json", *bench(conf, os.environ), passing=ANSWERS))
-
-
-def examine(conf: Conf) -> dict[str, Any]:
-    """What `tipbench doctor` finds here."""
-    arguments = doctor_arguments(conf, os.environ)
-    return {"host": socket.gethostname(), "findings": run_tipbench(*arguments, passing=(0, 1)).json()}
 
 
 def keep_files(conf: Conf, paths: list[Path], *, name: str) -> None:

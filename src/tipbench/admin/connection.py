@@ -91,7 +91,3 @@ class Door:
     def experiment_link(self, experiment: Experiment) -> str:
         """Where people see it in MLflow's own pages."""
         return f"{self.open().tracking.url}/#/experiments/{experiment.id}"
-
-    def run_link(self, experiment: Experiment, run_id: str) -> str:
-        """The same of one run."""
-        return f"{self.experiment_link(experiment)}/runs/{run_id}"

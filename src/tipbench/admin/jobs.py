@@ -18,7 +18,7 @@ from tipbench.admin.failures import MARKED, REFUSALS, field_problems
 from tipbench.admin.panel import FRAGMENT, go, render
 from tipbench.admin.users import User
 from tipbench.errors import TipbenchError, UsageError
-from tipbench.jobs.airflow.launcher import STEPS, AirflowRuns, order_conf
+from tipbench.jobs.airflow.launcher import STEPS, order_conf
 from tipbench.jobs.logs import read_piece, read_progress, read_tail
 from tipbench.jobs.orders import (
     ImproveOrder,
@@ -179,23 +179,6 @@ class JobPage(Record):
     skip: int
 
 
-class TaskView(Record):
-    """A task of a job that Airflow runs: in which state, in which try, and what it said last."""
-
-    name: str
-    label: str
-    state: str
-    tries: int
-    said: str
-
-
-class TaskPage(Record):
-    """The tasks of a job as they were seen last; `problem` says why that may be long ago."""
-
-    tasks: tuple[TaskView, ...]
-    problem: str
-
-
 class LogPiece(Record):
     """Whole lines of a log from `start` on; ask with `end` for more. `ended` when no more comes."""
 
@@ -228,16 +211,6 @@ def show_job(job: Job, parts: Parts) -> JobView:
         launcher=job.launcher,
         link=parts.airflow.airflow.link(job.id) if parts.airflow and job.launcher == "airflow" else "",
     )
-
-
-def show_tasks(job: Job, parts: Parts) -> TaskPage:
-    """The tasks of the job; none of one that runs here."""
-    seen = AirflowRuns(parts.jobs).read(job.id)
-    tasks = (
-        TaskView(name=task.name, label=task.label, state=task.state, tries=task.tries, said=task.said)
-        for task in seen.tasks
-    )
-    return TaskPage(tasks=tuple(tasks), problem="" if job.ended else seen.problem)
 
 
 def find_job(job_id: str, user: User, parts: Parts) -> Job:
@@ -302,12 +275,6 @@ def list_jobs(
 def read_job(request: Request, user: Viewer, parts: Server, job: str) -> Response:
     """One job."""
     return answer_record(request, show_job(parts.jobs.get(job), parts))
-
-
-@router.get("/jobs/{job}/tasks", response_model=TaskPage, responses=MARKED)
-def read_tasks(request: Request, user: Viewer, parts: Server, job: str) -> Response:
-    """The tasks of a job that Airflow runs, one by one."""
-    return answer_record(request, show_tasks(find_job(job, user, parts), parts))
 
 
 @router.get("/jobs/{job}/log", response_model=LogPiece, responses=MARKED)
@@ -396,7 +363,6 @@ def show_one_job(request: Request, user: PageViewer, parts: Server, job: str) ->
         fragment="_job.html",
         job=show_job(found, parts),
         log=log,
-        tasks=show_tasks(found, parts),
     )
 
 

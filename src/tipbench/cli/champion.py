@@ -48,7 +48,7 @@ def command(ctx: click.Context, *, as_json: bool, **flags: object) -> None:
             print_champion(report, session.say)
 
 
-@command.command()
+@command.command(short_help="Champions, looks and levels over time.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @click.option("--plot", type=FilePath, help="Draw it: an SVG file.")
 @pack_option

@@ -229,7 +229,7 @@ def _written(cell: "StoredCell", kind: str) -> str:
     return format_content(*content_of(cell.facts, kind))
 
 
-@command.command(name="plan")
+@command.command(name="plan", short_help="What a design can see before anything is made.")
 @click.option("--models", help="Comma-separated model tags.")
 @click.option("--prompts", help="Comma-separated prompt versions.")
 @click.option("--scenarios", metavar="core|wide|all|N", help="A set of the pack, or a number.")

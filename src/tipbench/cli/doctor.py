@@ -22,22 +22,19 @@ if TYPE_CHECKING:
 @click.option(
     "--airflow-url", help="Airflow's API server [default: airflow_url of the settings, if it is set]."
 )
-@click.option(
-    "--seconds", default=120.0, show_default=True, help="How long a worker of Airflow may take to answer."
-)
 @click.option("--pack", help="A built-in pack or a folder.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @mlflow_options
 @click.pass_context
-def command(ctx: click.Context, *, as_json: bool, seconds: float, **flags: object) -> None:
-    """Check every part, Airflow too if one is set: reachable or not, and what to do. Starts nothing here."""
+def command(ctx: click.Context, *, as_json: bool, **flags: object) -> None:
+    """Check every part, Airflow too if one is set: reachable or not, and what to do. Starts nothing."""
     from tipbench.settings import read_settings
 
     settings = read_settings(flags)
     checks = (_python, _data_folder, _pack, _mlflow, _embedded_engine, _models, _ollama)
     findings = [_examine(check, settings) for check in checks]
     if settings.airflow_url is not None:
-        findings += _airflow(settings, seconds)
+        findings += _airflow(settings)
     if as_json:
         click.echo(json.dumps([finding.model_dump() for finding in findings]))
     else:
@@ -45,10 +42,9 @@ def command(ctx: click.Context, *, as_json: bool, seconds: float, **flags: objec
     ctx.exit(0 if all(finding.ok for finding in findings if finding.needed) else 1)
 
 
-def _airflow(settings: "Settings", seconds: float) -> "Iterator[Finding]":
+def _airflow(settings: "Settings") -> "Iterator[Finding]":
     from contextlib import closing
 
-    from tipbench.clock import make_stamps
     from tipbench.findings import Finding
     from tipbench.jobs.airflow.api import open_airflow
     from tipbench.jobs.airflow.doctor import Doctor
@@ -59,7 +55,7 @@ def _airflow(settings: "Settings", seconds: float) -> "Iterator[Finding]":
         yield Finding(part="Airflow", ok=False, says=error.message, to_do=error.hint)
         return
     with closing(airflow):
-        yield from Doctor(airflow, settings.mlflow_url, make_stamps().new_id, seconds).examine()
+        yield from Doctor(airflow).examine()
 
 
 def _print_findings(findings: "Sequence[Finding]") -> None:

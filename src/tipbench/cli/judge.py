@@ -316,7 +316,7 @@ def status(*, as_json: bool, fresh: bool, **flags: object) -> None:
             print_status(found, session.say)
 
 
-@command.command(name="judges")
+@command.command(name="judges", short_help="Drift of every sitting, agreement of the judges.")
 @click.option("--experiment", help="Only this experiment [default: all].")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @delta_option
@@ -340,7 +340,7 @@ def list_judges(*, experiment: str | None, as_json: bool, **flags: object) -> No
             print_judges(report, session.say)
 
 
-@command.command()
+@command.command(short_help="Let a refused sitting count.")
 @click.argument("sitting")
 @click.option("--reason", required=True, help="Why its verdicts may count.")
 @click.option("--with-late", is_flag=True, help="Answers that came after the close count too.")
@@ -351,7 +351,7 @@ def accept(*, sitting: str, reason: str, with_late: bool, **flags: object) -> No
     _decide(sitting, flags, accept=True, reason=reason, with_late=with_late)
 
 
-@command.command()
+@command.command(short_help="Let no verdict of a sitting count.")
 @click.argument("sitting")
 @click.option("--reason", required=True, help="Why its verdicts must not count.")
 @experiment_option
@@ -377,7 +377,7 @@ def _decide(
         session.say.print(f"  tipbench compare --experiment {shlex.quote(name)}", markup=False)
 
 
-@command.command(name="release")
+@command.command(name="release", short_help="Take a sitting back from its judge.")
 @click.argument("sitting")
 @experiment_option
 @mlflow_options
@@ -388,7 +388,7 @@ def release_sitting(*, sitting: str, **flags: object) -> None:
         session.say.print(f"sitting {sitting} is {state}", markup=False)
 
 
-@command.command(name="close")
+@command.command(name="close", short_help="End judging of an experiment.")
 @click.option("--reason", required=True, help="Why judging ends here.")
 @experiment_option
 @mlflow_options
@@ -412,7 +412,7 @@ def reopen_judging(*, reason: str, **flags: object) -> None:
         session.say.print(f"judging of {name!r} is open again: {reason}", markup=False)
 
 
-@command.command()
+@command.command(short_help="New anchors from what three judges agree on.")
 @click.option(
     "--pack", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="The pack."
 )
@@ -444,7 +444,7 @@ def anchors(*, folder: Path, write: bool, **flags: object) -> None:
             say.print("Nothing was written. To add them: the same command with --write")
 
 
-@command.command(name="install-command")
+@command.command(name="install-command", short_help="The slash command for Claude Code.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),

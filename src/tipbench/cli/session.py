@@ -144,20 +144,16 @@ def find_pack_name(settings: "Settings") -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes the text beside its place and moves it there when it is safe on disk.
+    """Puts the text in its place in one step.
 
     Raises:
         TipbenchError: the disk is full, or the place cannot be written; what stood there is as it was.
     """
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    from tipbench import files
+
     try:
-        with part.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        files.write_whole(path, text)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise TipbenchError(
             f"{str(path)!r} cannot be written: {error.strerror}", hint="Choose another file."
         ) from error

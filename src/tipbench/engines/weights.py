@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from pydantic import RootModel, ValidationError
 
 from tipbench.errors import EngineError, ModelRefused
+from tipbench.files import write_whole
 from tipbench.records import Record
 
 POLL_SECONDS = 0.2
@@ -229,9 +229,7 @@ class DigestCache:
         entries[str(file)] = known
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self._path.parent, delete=False) as temporary:
-                temporary.write(_Entries(entries).model_dump_json(indent=1).encode())
-            Path(temporary.name).replace(self._path)
+            write_whole(self._path, _Entries(entries).model_dump_json(indent=1), mode=0o600)
         except OSError as error:
             raise EngineError(
                 f"{self._path} cannot be written: {error.strerror or error}",

@@ -24,8 +24,7 @@ CREATE TABLE IF NOT EXISTS jobs (
 );
 CREATE INDEX IF NOT EXISTS jobs_alive ON jobs (state) WHERE state IN ('queued', 'running', 'waiting');
 CREATE TABLE IF NOT EXISTS airflow_runs (
-    job TEXT PRIMARY KEY REFERENCES jobs (id), conf TEXT NOT NULL, tasks TEXT NOT NULL DEFAULT '[]',
-    log_bytes INTEGER NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT ''
+    job TEXT PRIMARY KEY REFERENCES jobs (id), conf TEXT NOT NULL
 );
 """
 COLUMNS = (
@@ -185,6 +184,27 @@ class JobStore:
             job = _read(change, job_id)
             if job.state == "waiting":
                 change.execute("UPDATE jobs SET state = 'queued', step = step + 1 WHERE id = ?", (job_id,))
+                self.outbox.put(change, "judging.complete", {"experiment": job.experiment, "job": job.id})
+
+    def read_conf(self, job_id: str) -> str:
+        """The configuration of the DAG run that this job is."""
+        with self.database.read() as view:
+            return view.execute("SELECT conf FROM airflow_runs WHERE job = ?", (job_id,)).fetchone()["conf"]
+
+    def note_run(
+        self, job: Job, state: State, *, step: int, message: str = "", judged_now: bool = False
+    ) -> None:
+        """Takes over how far a job's DAG run is; `message` says why it stands still."""
+        with self.database.change() as change:
+            if _read(change, job.id).ended:
+                return
+            started = None if state == "queued" else self.outbox.now_ms()
+            change.execute(
+                "UPDATE jobs SET state = ?, step = ?, message = ?, started_ms = COALESCE(started_ms, ?) "
+                "WHERE id = ?",
+                (state, step, message, started, job.id),
+            )
+            if judged_now:
                 self.outbox.put(change, "judging.complete", {"experiment": job.experiment, "job": job.id})
 
     def finish(self, job_id: str, state: State, *, exit_code: int | None, message: str = "") -> None:

@@ -407,7 +407,7 @@ def refresh_views(bench: Bench) -> int:
         evidence.cells,
         evidence=evidence,
         rubric_of=lambda cell: bench.pack_of(cell.facts.pack_hash).rubric,
-        make_blank=lambda: bench.blank(),
+        make_blank=bench.blank,
     )
     for write in writes:
         bench.tracking.submit(write)

@@ -1,7 +1,6 @@
 """Hand-out: blocks are drawn, made into blind sittings, and leased before anybody sees them."""
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from tipbench.bench.evidence import Evidence, check_contents
 from tipbench.bench.sittings import LEASE_MS, LIVE_LEASE_MS, SittingFacts, sitting_write
 from tipbench.clock import Stamps
 from tipbench.errors import TipbenchError, TrackingUnavailable, UsageError
+from tipbench.files import sync_folder, write_whole
 from tipbench.judging.anchors import REST_SITTINGS
 from tipbench.judging.draw import (
     Block,
@@ -411,6 +411,7 @@ def finish_interrupted(path: Path, evidence: Evidence, *, experiment: Experiment
 def _put_in_place(part: Path, path: Path) -> None:
     try:
         part.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         raise TipbenchError(
             f"{str(path)!r} cannot be written: {error.strerror}",
@@ -429,15 +430,12 @@ def schema_file(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes and syncs the text.
+    """Puts the text in its place, on disk when this returns.
 
     Raises:
         TipbenchError: the disk is full, or the place cannot be written.
     """
     try:
-        with path.open("w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        write_whole(path, text + "\n")
     except OSError as error:
         raise TipbenchError(f"{str(path)!r} cannot be written: {error.strerror}") from error

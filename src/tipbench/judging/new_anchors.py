@@ -11,10 +11,11 @@ from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import Evidence
 from tipbench.bench.flags import compute_flags
 from tipbench.errors import PackError, UsageError
+from tipbench.files import write_whole
 from tipbench.inert import make_inert
 from tipbench.judging.blind import mask_names
 from tipbench.judging.draw import Member
-from tipbench.judging.handout import make_desk, part_file, write_text
+from tipbench.judging.handout import make_desk
 from tipbench.pack import parse_pack
 from tipbench.pack.anchors import FILE, Reference, seal
 from tipbench.records import Anchor, Pack, Verdict, content_hash
@@ -91,12 +92,9 @@ def write_anchors(folder: Path, proposal: Proposal) -> None:
         TipbenchError: it cannot be written; what is there stays.
     """
     file = folder / FILE
-    part = part_file(file)
-    write_text(part, proposal.grown.files[FILE].removesuffix("\n"))
     try:
-        part.replace(file)
+        write_whole(file, proposal.grown.files[FILE].removesuffix("\n") + "\n")
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise PackError(f"cannot write {str(file)!r}: {error.strerror}") from error
 
 

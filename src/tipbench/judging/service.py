@@ -93,8 +93,8 @@ class Judging:
             UsageError: the file exists, or judging of the experiment was closed.
         """
         check_target(path)
-        with self.locked(experiment) as bench:
-            bench = self.read_tidy(bench)
+        with self.locked(experiment) as opened:
+            bench = self.read_tidy(opened)
             bench.check_open()
             interrupted = finish_interrupted(path, bench.evidence, experiment=bench.experiment)
             if interrupted is not None:
@@ -141,9 +141,9 @@ class Judging:
                 f"{str(path)!r} is a sheet of another experiment that was also called {sheet.experiment!r}",
                 hint="Is this the MLflow server it was exported from?",
             )
-        with self.locked(sheet.experiment) as bench:
+        with self.locked(sheet.experiment) as opened:
             self.tracking.deliver_left_over()
-            bench = bench.again(fresh=True)
+            bench = opened.again(fresh=True)
             filled = check_sheet(path, sheet, bench=bench, judged_by=judged_by)
             sections = tuple(apply_sections(filled, bench=bench, close=close))
             bench = bench.again(fresh=True)
@@ -154,8 +154,8 @@ class Judging:
 
     def end(self, reason: str, *, experiment: str) -> None:
         """Ends judging: open sittings are closed, what is not judged stays so."""
-        with self.locked(experiment) as bench:
-            bench = self.read_tidy(bench)
+        with self.locked(experiment) as opened:
+            bench = self.read_tidy(opened)
             close_all(bench.evidence.sittings, bench)
             self._store_end(EndOfJudging(closed=True, reason=reason), bench)
 
@@ -171,8 +171,8 @@ class Judging:
         Raises:
             UsageError: there is no such sitting.
         """
-        with self.locked(experiment) as bench:
-            bench = self.read_tidy(bench)
+        with self.locked(experiment) as opened:
+            bench = self.read_tidy(opened)
             close_all([bench.find_sitting(token)], bench)
             bench = bench.again(fresh=True)
             refresh_views(bench)
@@ -186,8 +186,8 @@ class Judging:
         Raises:
             UsageError: there is no such sitting, it is open, or no answer came late.
         """
-        with self.locked(experiment) as bench:
-            bench = self.read_tidy(bench)
+        with self.locked(experiment) as opened:
+            bench = self.read_tidy(opened)
             sitting = bench.find_sitting(decision.sitting)
             if sitting.closed is None:
                 raise UsageError(
@@ -318,8 +318,8 @@ class LiveJudging:
             JudgedEnough: more verdicts would change nothing.
             MixedContents: one name stands for several contents: judging would mix them.
         """
-        with self.judging.locked(experiment) as bench:
-            bench = self.judging.read_tidy(bench)
+        with self.judging.locked(experiment) as opened:
+            bench = self.judging.read_tidy(opened)
             bench.check_open()
             mine = _open_sitting_of(request, bench)
             if mine is not None:
@@ -376,9 +376,9 @@ class LiveJudging:
             SheetError: an answer does not fit the rubric or the sitting; nothing was stored.
             UsageError: the sitting is closed: open another one.
         """
-        with self.judging.locked(experiment) as bench:
+        with self.judging.locked(experiment) as opened:
             self.judging.tracking.deliver_left_over()
-            bench = bench.again()
+            bench = opened.again()
             sitting = bench.find_sitting(token)
             found = _view(sitting, bench)
             answers = make_answers(found)

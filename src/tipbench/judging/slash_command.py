@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from tipbench.errors import TipbenchError, UsageError
+from tipbench.files import write_whole
 
 NAME = "judge-mlflow"
 SERVER = "tipbench"
@@ -90,10 +91,8 @@ def _read(path: Path) -> str | None:
 def _write(path: Path, text: str) -> None:
     """In one step, so that what was there is never torn; a link stays one."""
     target = path.resolve()
-    part = target.with_name(target.name + ".part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        part.replace(target)
+        write_whole(target, text)
     except OSError as error:
         raise TipbenchError(f"{str(path)!r} cannot be written: {error.strerror}") from error

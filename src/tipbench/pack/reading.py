@@ -9,9 +9,10 @@ from math import ceil
 from pathlib import Path
 
 from tipbench.errors import PackError, UsageError
+from tipbench.files import write_whole
 from tipbench.pack.anchors import FILE as ANCHORS
 from tipbench.pack.anchors import read_anchors, seal_lines
-from tipbench.pack.check import PLACEHOLDER, Findings, Mistake, read_prompts, read_scenarios
+from tipbench.pack.check import PLACEHOLDER, Findings, read_prompts, read_scenarios
 from tipbench.pack.manifest import make_rubric, read_manifest
 from tipbench.records import Pack, Prompt, Scenario
 
@@ -46,11 +47,6 @@ def builtin_pack(name: str = "tip") -> Pack:
     """A pack that comes with tipbench."""
     pack, found = check_folder(package_files("tipbench") / "packs" / name)
     return _sound(pack, found, name=name)
-
-
-def find_mistakes(files: Mapping[str, str]) -> list[Mistake]:
-    """Everything that must be mended before these texts are a pack."""
-    return examine(files)[1].mistakes
 
 
 def check_folder(folder: Traversable) -> tuple[Pack | None, Findings]:
@@ -214,10 +210,7 @@ def seal_pack(folder: Path) -> int:
 
 
 def _replace_text(file: Path, text: str) -> None:
-    part = file.with_name(f"{file.name}.part")
     try:
-        part.write_text(text, encoding="utf-8", newline="\n")
-        part.replace(file)
+        write_whole(file, text)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise PackError(f"cannot write {str(file)!r}: {error.strerror}") from error

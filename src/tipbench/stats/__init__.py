@@ -27,7 +27,7 @@ from tipbench.stats.power import (
     usual_variance,
 )
 from tipbench.stats.scores import BadScores, Score, ScoreLike
-from tipbench.stats.sittings import Drift, Noise, drift, fit_noise, fit_repeat_sd
+from tipbench.stats.sittings import Drift, Noise, drift, fit_noise
 
 __all__ = [
     "Agreement",
@@ -56,7 +56,6 @@ __all__ = [
     "drift",
     "examine_gate",
     "fit_noise",
-    "fit_repeat_sd",
     "gate",
     "krippendorff_alpha",
     "leaderboard",

@@ -120,18 +120,6 @@ def drift(
     )
 
 
-def fit_repeat_sd(first: Iterable[float], second: Iterable[float]) -> float:
-    """A judge's noise from items judged twice; the usual one while there are fewer than 30.
-
-    Raises:
-        BadScores: a score is not a finite number.
-    """
-    change = finite_array(first, what="first") - finite_array(second, what="second")
-    if len(change) < ENOUGH_REPEATS:
-        return REPEAT_SD
-    return float(change.std(ddof=1)) / math.sqrt(2.0)
-
-
 def fit_noise(changes: Iterable[Sequence[float]], offsets: Sequence[tuple[float, float]]) -> Noise:
     """The noise of these judges; the usual one where there is too little to fit it from.
 

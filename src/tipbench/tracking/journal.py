@@ -4,7 +4,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from tipbench.errors import NewerSchema, TrackingError
-from tipbench.files import try_lock
+from tipbench.files import append_whole, sync_folder, try_lock, write_whole
 from tipbench.records import SCHEMA, Record, content_hash
 from tipbench.tracking.write import Write
 
@@ -97,11 +97,9 @@ class Journal:
         line = {"schema": SCHEMA, "sum": content_hash(values), "event": values}
         data = json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         with self._writing:
-            size = os.fstat(self._descriptor).st_size
             try:
-                self._write(data, durable=durable)
+                append_whole(self._descriptor, data, durable=durable)
             except OSError as error:
-                os.ftruncate(self._descriptor, size)
                 raise _cannot_write(self.path, error) from error
 
     def read(self) -> tuple[list[Pending], list[str]]:
@@ -121,12 +119,6 @@ class Journal:
         if finished:
             self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
-
-    def _write(self, data: bytes, *, durable: bool) -> None:
-        while data:
-            data = data[os.write(self._descriptor, data) :]
-        if durable:
-            os.fsync(self._descriptor)
 
     def _read_events(self, problems: list[str]) -> Iterator[Event]:
         *lines, tail = self.path.read_bytes().split(b"\n")
@@ -189,7 +181,11 @@ def keep_refused(folder: Path, write: Write, message: str) -> Path:
     """Sets a refused write aside as a file of its own and says where."""
     path = folder / "refused" / f"{write.attempt}.json"
     text = json.dumps({"message": message, "write": write.model_dump(mode="json")}, ensure_ascii=False)
-    _guarded(lambda: _write_file(path, text.encode()), path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
     return path
 
 
@@ -232,23 +228,13 @@ def _aside(path: Path) -> Path:
 
 def _set_aside(path: Path, line: bytes) -> None:
     aside = _aside(path)
-    _guarded(lambda: _write_file(aside, line + b"\n", mode="ab"), aside)
-
-
-def _write_file(path: Path, data: bytes, *, mode: Literal["wb", "ab"] = "wb") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open(mode) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_folder(path.parent)
-
-
-def _guarded(action: Callable[[], None], path: Path) -> None:
     try:
-        action()
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("ab") as file:
+            append_whole(file.fileno(), line + b"\n")
+        sync_folder(aside.parent)
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise _cannot_write(aside, error) from error
 
 
 def _is_the_same(path: Path, descriptor: int) -> bool:
@@ -257,15 +243,6 @@ def _is_the_same(path: Path, descriptor: int) -> bool:
         return path.stat().st_ino == os.fstat(descriptor).st_ino
     except FileNotFoundError:
         return False
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes names given or taken in the folder last."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _cannot_write(path: Path, error: OSError) -> TrackingError:

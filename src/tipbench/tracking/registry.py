@@ -38,7 +38,6 @@ class _OneEntry(Answer):
 
 class _VersionAnswer(Answer):
     version: str
-    creation_timestamp: int = 0
     tags: list[_Tag] = Field(default_factory=list[_Tag])
 
     def to_version(self) -> "Version":

@@ -2,10 +2,9 @@
 
 import re
 import sqlite3
-import tempfile
 from collections.abc import Generator, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import NamedTuple
 from pydantic import RootModel, ValidationError
 
 from tipbench.errors import NewerSchema, TrackingError
+from tipbench.files import write_whole
 from tipbench.records import SCHEMA, content_hash
 from tipbench.tracking.client import Rest, call_patiently
 from tipbench.tracking.runs import Experiment, ManyRuns, Run
@@ -288,17 +288,10 @@ class TextCache:
         if content_hash(texts) != texts_hash:
             return
         self._known[texts_hash] = dict(texts)
-        part: Path | None = None
-        try:
+        # Only a cache: a full disk or a folder of somebody else costs time and nothing more.
+        with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self._folder, suffix=".part", delete=False) as file:
-                part = Path(file.name)
-                file.write(_Texts(dict(texts)).model_dump_json().encode())
-            part.replace(self._path(texts_hash))
-        except OSError:
-            # Only a cache: a full disk or a folder of somebody else costs time and nothing more.
-            if part is not None:
-                part.unlink(missing_ok=True)
+            write_whole(self._path(texts_hash), _Texts(dict(texts)).model_dump_json(), mode=0o600)
 
     def _path(self, texts_hash: str) -> Path:
         return self._folder / f"{texts_hash}.json"

@@ -43,10 +43,17 @@ class Answer(BaseModel):
 A = TypeVar("A", bound=Answer)
 
 
+class Tag(Answer):
+    """A word on a DAG."""
+
+    name: str
+
+
 class Dag(Answer):
     """The DAG as Airflow knows it."""
 
     is_paused: bool
+    tags: tuple[Tag, ...] = ()
 
 
 class DagRun(Answer):
@@ -60,30 +67,7 @@ class TaskInstance(Answer):
     """One task of a run, or one of several that a task was mapped to."""
 
     task_id: str
-    map_index: int = -1
-    rendered_map_index: str | None = None
     state: str | None = None
-    try_number: int = 0
-
-
-class Raised(Answer):
-    """An exception that a task ended with."""
-
-    exc_type: str
-    exc_value: str
-
-
-class LogLine(Answer):
-    """A line of a task's log; what has no time is about the log, not of it."""
-
-    event: str
-    timestamp: str | None = None
-    error_detail: tuple[Raised, ...] | None = None
-
-    def texts(self) -> list[str]:
-        """What it says, and which exceptions it tells of."""
-        raised = (f"{each.exc_type}: {each.exc_value}" for each in self.error_detail or ())
-        return [line for text in (self.event, *raised) for line in text.split("\n")]
 
 
 class _Token(Answer):
@@ -93,10 +77,6 @@ class _Token(Answer):
 class _Tasks(Answer):
     task_instances: tuple[TaskInstance, ...]
     total_entries: int
-
-
-class _Log(Answer):
-    content: tuple[LogLine | str, ...] = ()
 
 
 class _Nothing(Answer):
@@ -154,13 +134,6 @@ class Airflow:
             found += page.task_instances
             if len(found) >= page.total_entries or not page.task_instances:
                 return tuple(found)
-
-    def read_log(self, run_id: str, task: TaskInstance, *, try_number: int) -> list[str]:
-        """The lines of one try of the task; none while there are none."""
-        path = f"{self._run_path(run_id)}/taskInstances/{quote(task.task_id, safe='')}/logs/{try_number}"
-        log = self.find(path, _Log, query={"map_index": str(task.map_index)}) or _Log()
-        lines = (LogLine(event=each, timestamp="") if isinstance(each, str) else each for each in log.content)
-        return [text for line in lines if line.timestamp is not None for text in line.texts()]
 
     def link(self, run_id: str) -> str:
         """Where people see the run in Airflow's own pages."""
@@ -269,7 +242,7 @@ def _check(response: httpx2.Response, url: str) -> None:
         )
     hints = {
         401: "Check TIPBENCH_AIRFLOW_USERNAME and _PASSWORD, or TIPBENCH_AIRFLOW_TOKEN.",
-        403: "Give the user the role op: it may start runs and read logs.",
+        403: "Give the user the role op: it may start and end runs.",
         404: "tipbench doctor says what is missing.",
     }
     raise AirflowRefused(

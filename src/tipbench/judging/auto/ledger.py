@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from tipbench.bench.sittings import Spent
 from tipbench.errors import TipbenchError
+from tipbench.files import append_whole
 from tipbench.records import SCHEMA, Record
 
 
@@ -75,9 +76,7 @@ class Ledger:
 
     def _append(self, entry: Entry) -> None:
         try:
-            self._file.write(entry.model_dump_json(exclude_defaults=True).encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            append_whole(self._file.fileno(), entry.model_dump_json(exclude_defaults=True).encode() + b"\n")
         except OSError as error:
             raise _cannot_write(self._path, error) from error
         self._take(entry)

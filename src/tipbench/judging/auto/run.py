@@ -206,8 +206,8 @@ class AutoDesk:
             UsageError: judging of the experiment was closed.
             MixedContents: one name stands for several contents: judging would mix them.
         """
-        with self.judging.locked(self.experiment) as bench:
-            bench = self.judging.read_tidy(bench)
+        with self.judging.locked(self.experiment) as opened:
+            bench = self.judging.read_tidy(opened)
             bench.check_open()
             check_contents(bench.evidence.cells, experiment=self.experiment)
             if not bench.evidence.cells:
@@ -235,9 +235,9 @@ class AutoDesk:
         Raises:
             UsageError: somebody closed the sitting meanwhile.
         """
-        with self.judging.locked(self.experiment) as bench:
+        with self.judging.locked(self.experiment) as opened:
             self.judging.tracking.deliver_left_over()
-            bench = bench.again()
+            bench = opened.again()
             sitting = bench.find_sitting(token)
             if not sitting.is_open(bench.now_ms):
                 raise UsageError(
@@ -272,8 +272,8 @@ class AutoDesk:
 
     def close(self, token: str) -> StoredSitting:
         """Closes the sitting, brings the views up to date, and gives it as it is now."""
-        with self.judging.locked(self.experiment) as bench:
-            bench = bench.again()
+        with self.judging.locked(self.experiment) as opened:
+            bench = opened.again()
             close_all([bench.find_sitting(token)], bench)
             bench = bench.again()
             refresh_views(bench)

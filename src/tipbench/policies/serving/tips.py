@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tipbench.errors import TipbenchError, UsageError
+from tipbench.files import write_whole
 from tipbench.policies.events import MAX_TIPS, Kind, Name, Share, Tip
 from tipbench.policies.serving.records import Task
 from tipbench.records import Record
@@ -58,11 +59,9 @@ def write_tips(path: Path, tips: Iterable[StoredTip]) -> None:
     Raises:
         TipbenchError: it cannot be written.
     """
-    hidden = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        hidden.write_text("".join(f"{tip.model_dump_json()}\n" for tip in tips), encoding="utf-8")
-        hidden.replace(path)
+        write_whole(path, "".join(f"{tip.model_dump_json()}\n" for tip in tips))
     except OSError as error:
         raise TipbenchError(f"{str(path)!r} cannot be written: {error.strerror}") from error
 
@@ -128,9 +127,7 @@ class ActiveFile:
     def write(self, active: ActivePolicy) -> None:
         """Replaces the file; servers take it up with their next request."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        hidden = self._path.with_suffix(".new")
-        hidden.write_text(active.model_dump_json(), encoding="utf-8")
-        hidden.replace(self._path)
+        write_whole(self._path, active.model_dump_json())
 
     def _read_name(self) -> str:
         try:

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from tipbench.errors import NewerSchema, TipbenchError
-from tipbench.files import try_lock
+from tipbench.files import append_whole, sync_folder, try_lock, write_whole
 from tipbench.policies.events import Decided, Rewarded, StoreInUse, StoreUnavailable, WasReset, event_adapter
 from tipbench.policies.states import KeptDecision, KindModel, Learned, UserState, apply_event, check_reward
 from tipbench.policies.stores.store import Store
@@ -118,16 +118,12 @@ class Log:
 
     def _write(self, data: bytes) -> None:
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
-            os.fsync(self._descriptor)
+            append_whole(self._descriptor, data)
             self._size += len(data)
         except OSError as error:
             # States in memory are ahead of the log now: only reading it again makes them right.
             with self._buffering:
                 self._failure = error
-            os.ftruncate(self._descriptor, self._size)
             raise _cannot_write(self._folder, error) from error
 
     def _begin_segment(self, first: int) -> None:
@@ -156,15 +152,6 @@ class Log:
                     yield line
                 elif problem not in self.problems:
                     self.problems.append(problem)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder safe."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _read_line(text: bytes, *, path: Path) -> Line | None:
@@ -230,13 +217,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Replaces the checkpoint; on disk when this returns."""
     values = checkpoint.model_dump(mode="json")
-    hidden = folder / f"{FILE_NAME}.new"
-    with hidden.open("w", encoding="utf-8") as file:
-        json.dump({"sum": content_hash(values), "checkpoint": values}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    hidden.replace(folder / FILE_NAME)
-    sync_folder(folder)
+    write_whole(folder / FILE_NAME, json.dumps({"sum": content_hash(values), "checkpoint": values}))
 
 
 # Snapshots: the state of one user with one policy as a file, so that not all of the log is read again.
@@ -287,9 +268,8 @@ def write_snapshot(path: Path, state: UserState, *, user: str) -> None:
     """Replaces the file as a whole."""
     values = _to_stored(state, user=user).model_dump(mode="json")
     text = json.dumps({"schema": SCHEMA, "sum": content_hash(values), "state": values})
-    hidden = path.with_suffix(".new")
-    hidden.write_text(text, encoding="utf-8")
-    hidden.replace(path)
+    # A checkpoint makes all of them safe with one call; until then the log has everything.
+    write_whole(path, text, durable=False)
 
 
 def read_snapshot(path: Path, *, user: str) -> UserState | None:

@@ -20,8 +20,9 @@ from typing import IO
 from pydantic import Field, ValidationError
 
 from tipbench.errors import BackupError, NewerSchema, UsageError
+from tipbench.files import sync_folder
 from tipbench.records import SCHEMA, Record
-from tipbench.tracking.journal import count_waiting_in, journal_folder, sync_folder
+from tipbench.tracking.journal import count_waiting_in, journal_folder
 from tipbench.tracking.managed.files import (
     ARTIFACTS,
     DATABASE,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from tipbench.files import write_whole
 from tipbench.records import Record
 
 DATABASE = "mlflow.db"
@@ -45,9 +46,7 @@ def read_server_file(folder: Path) -> ServerFile | None:
 
 def write_server_file(folder: Path, file: ServerFile) -> None:
     """Stores it, whole or not at all."""
-    draft = folder / "server.json.new"
-    draft.write_text(file.model_dump_json(), encoding="utf-8")
-    draft.replace(folder / "server.json")
+    write_whole(folder / "server.json", file.model_dump_json())
 
 
 def restored_beside(folder: Path) -> Path:

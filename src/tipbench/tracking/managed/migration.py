@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tipbench.errors import TrackingError
-from tipbench.tracking.journal import sync_folder
+from tipbench.files import sync_folder
 from tipbench.tracking.managed.backup import back_up, installed_mlflow, read_revision, snapshot_database
 from tipbench.tracking.managed.files import DATABASE
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 from tipbench.errors import BackupError
-from tipbench.files import hold_lock
-from tipbench.tracking.journal import Event, Journal, journal_folder, left_over_journals, sync_folder
+from tipbench.files import hold_lock, sync_folder
+from tipbench.tracking.journal import Event, Journal, journal_folder, left_over_journals
 from tipbench.tracking.managed.backup import (
     DATABASE_MEMBER,
     ROOM_BYTES,

@@ -1,0 +1,104 @@
+"""Files are written whole or not at all, and keep what they were."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tipbench.files import append_whole, write_whole
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_a_file_holds_exactly_what_was_given_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_whole(path, "fünf\nlines\r\n")
+    assert path.read_bytes() == "fünf\nlines\r\n".encode()
+    write_whole(path, b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_file_has_the_rights_it_is_given_and_an_old_one_keeps_its_own(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write_whole(tmp_path / "open", "x")
+        write_whole(tmp_path / "private", "x", mode=0o600)
+        (tmp_path / "private").chmod(0o640)
+        write_whole(tmp_path / "private", "y", mode=0o600)
+    finally:
+        os.umask(before)
+    assert (mode_of(tmp_path / "open"), mode_of(tmp_path / "private")) == (0o644, 0o640)
+
+
+def test_a_place_that_cannot_be_written_is_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_whole(folder, "x")
+    with pytest.raises(FileNotFoundError):
+        write_whole(tmp_path / "missing" / "file", "x")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from tipbench.files import append_whole, write_whole
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+path = Path(sys.argv[1])
+old = path.open("ab")
+for write in (lambda: write_whole(path, "y" * 2000), lambda: append_whole(old.fileno(), b"y" * 600)):
+    try:
+        write()
+    except OSError as error:
+        print(error.strerror)
+"""
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("x" * 600)
+    said = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True)
+    assert said.stdout.split("\n") == ["File too large", "File too large", ""]
+    assert path.read_text() == "x" * 600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_many_threads_writing_one_file_leave_one_of_their_texts(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    threads = [Thread(target=write_whole, args=(path, str(n) * 10_000)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    text = path.read_text()
+    assert text == text[0] * 10_000
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_process_left_is_written_over(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, threading; from pathlib import Path; from tipbench.files import write_whole\n"
+        "path = Path(sys.argv[1])\n"
+        "left = path.with_name(f'.tipbench-{os.getpid()}-{threading.get_ident()}.part')\n"
+        "left.write_text('torn, and longer than what comes'); left.chmod(0o400)\n"
+        "write_whole(path, 'whole')\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "file")], check=True)
+    assert (tmp_path / "file").read_text() == "whole"
+    assert mode_of(tmp_path / "file") & 0o200
+
+
+def test_appended_pieces_follow_each_other(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("ab") as file:
+        append_whole(file.fileno(), b"one\n")
+        append_whole(file.fileno(), b"two\n", durable=False)
+    assert (tmp_path / "file").read_bytes() == b"one\ntwo\n"
