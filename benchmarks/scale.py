@@ -29,6 +29,17 @@ imported = sum(os.times()[:2])
 frame = mlflow.search_runs(experiment_names=[sys.argv[2]])
 print(len(frame), sum(os.times()[:2]) - imported)
 """
+EXPORT = """
+import sys
+from pathlib import Path
+from tipbench.judging.handout import SittingRequest
+from tipbench.settings import Settings
+from tipbench.workbench import open_workbench
+with open_workbench(Settings(home=Path(sys.argv[3]), mlflow_url=sys.argv[1])) as workbench:
+    request = SittingRequest("claude-code-session", blocks=1)
+    workbench.judging.hand_out(Path(sys.argv[4]), request, experiment=sys.argv[2])
+"""
+"""One block: the command hands out everything that waits."""
 OURS = """
 import os, sys
 from pathlib import Path
@@ -102,8 +113,9 @@ def main() -> None:
         where = ("--experiment", EXPERIMENT, "--mlflow-url", server.url, "--home", str(home))
         return measure([tipbench, *words, *where], server_pids=pids)
 
-    def script(text: str) -> Cost:
-        return measure([sys.executable, "-c", text, server.url, EXPERIMENT, str(home)], server_pids=pids)
+    def script(text: str, *more: str) -> Cost:
+        words = [sys.executable, "-c", text, server.url, EXPERIMENT, str(home), *more]
+        return measure(words, server_pids=pids)
 
     sheet = asked.folder / f"out-{time.time_ns()}.json"
     lines = {
@@ -112,7 +124,7 @@ def main() -> None:
         "compare, the second": ours("compare", "--json"),
         "compare, the third": ours("compare"),
         "judge status": ours("judge", "status", "--json"),
-        "judge --export, 40 items": ours("judge", "--json", "--blocks", "1", "--export", str(sheet)),
+        "judge --export, 40 items": script(EXPORT, str(sheet)),
         "only reading, through the cache": script(OURS),
         "compare --fresh": ours("compare", "--fresh", "--json"),
     }

@@ -85,7 +85,7 @@ def promote(params: Any = None):
     catchup=False,
     max_active_runs=4,
     params={key: Param(**how) for key, how in KEYS.items()},
-    # The second one tells `tipbench airflow doctor` which plugin this was read with.
+    # The second one tells `tipbench doctor` which plugin this was read with.
     tags=["tipbench", f"tipbench-airflow {__version__}"],
     doc_md=__doc__,
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},

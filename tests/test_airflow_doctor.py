@@ -42,7 +42,7 @@ def doctor(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Doctor:
                 """Nothing."""
 
         with serve(Scripted) as url:
-            return cli("airflow", "doctor", f"--airflow-url={url}")
+            return cli("doctor", f"--airflow-url={url}")
 
     return examine
 
@@ -86,7 +86,10 @@ def test_an_airflow_that_is_set_up_is_said_so_with_the_version_of_the_plugin(doc
     assert f"{__version__}, for tipbench {__version__}" in found.out
 
 
-def test_without_an_address_it_says_where_to_set_one(cli: Cli) -> None:
-    refused = cli("airflow", "doctor")
-    assert refused.code == 2
-    assert "TIPBENCH_AIRFLOW_URL" in refused.err
+def test_an_airflow_is_asked_only_where_one_is_set(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Airflow" not in cli.ok("doctor", "--json").out
+    monkeypatch.setenv("TIPBENCH_AIRFLOW_URL", "http://bot:secret@127.0.0.1:9")
+    told = cli("doctor", "--json")
+    (found,) = (each for each in told.json() if each["part"] == "Airflow")
+    assert (told.code, found["ok"], "credentials" in found["says"]) == (1, False, True)
+    assert "secret" not in told.out

@@ -277,7 +277,7 @@ def test_options_before_a_subcommand_are_refused(cli: Cli) -> None:
 
 def test_options_of_the_other_mode_are_refused(cli: Cli) -> None:
     assert cli("judge", "--export", "a.json", "--close").code == 2
-    assert cli("judge", "--apply", "a.json", "--blocks", "2").code == 2
+    assert cli("judge", "--apply", "a.json", "--next", "2").code == 2
 
 
 def test_two_names_for_one_content_are_refused(cli: Cli, tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ PARTS = ["Python", "data folder", "pack", "MLflow", "embedded llama.cpp", "model
 WITHOUT = """
 import sys
 sys.modules |= {"mlflow": None, "xllamacpp": None}
-from tipbench.cli import doctor, main
-doctor.DEFAULT_URL = sys.argv.pop(1)
+from tipbench.cli import main
+from tipbench.tracking import tracking
+tracking.DEFAULT_URL = sys.argv.pop(1)
 main()
 """
 """As if the extra `local` were not installed, and nobody were at the default address."""
@@ -89,7 +90,7 @@ def test_with_nothing_set_it_starts_nothing_and_says_what_will_be_started(
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     # Something may well listen at the default address of this machine.
-    monkeypatch.setattr("tipbench.cli.doctor.DEFAULT_URL", nobody)
+    monkeypatch.setattr("tipbench.tracking.tracking.DEFAULT_URL", nobody)
     told = found(cli.ok("doctor", "--json", "--ollama-url", nobody))
     assert told["MLflow"]["says"] == "managed server is not running; it starts when it is needed"
     assert not (cli.home / "mlflow").exists()

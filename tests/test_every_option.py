@@ -22,44 +22,43 @@ NO_PROOF = {
 MINIMAL: dict[tuple[str, ...], tuple[str, ...]] = {
     ("demo",): (),
     ("collect",): ("--models", "smollm2", "--prompts", "v1"),
+    ("collect", "plan"): ("--like", "earlier"),
+    ("collect", "retire"): ("--prompt", "v1@0"),
     ("judge",): ("--export", "sheet.json"),
+    ("judge", "accept"): ("sitting", "--reason", "fine"),
+    ("judge", "anchors"): ("--pack", "mine"),
     ("judge", "close"): ("--reason", "enough"),
+    ("judge", "judges"): (),
+    ("judge", "refuse"): ("sitting", "--reason", "drunk"),
     ("judge", "release"): ("sitting",),
     ("judge", "reopen"): ("--reason", "more"),
     ("judge", "status"): (),
-    ("judges",): (),
-    ("sitting", "accept"): ("sitting", "--reason", "fine"),
-    ("sitting", "refuse"): ("sitting", "--reason", "drunk"),
-    ("anchors", "add"): ("--pack", "mine"),
     ("compare",): (),
-    ("preferences",): ("--out", "pairs.jsonl"),
+    ("export",): ("earlier", "pairs.jsonl", "--pairs"),
     ("gate",): (),
     ("promote",): (),
     ("champion",): (),
-    ("rollback",): (),
-    ("history",): (),
-    ("ab",): ("v1,v2-mentor", "--models", "smollm2"),
+    ("champion", "history"): (),
+    ("champion", "rollback"): (),
     ("improve",): ("--model", "smollm2", "--prompt", "v1"),
-    ("admin", "create-token"): ("ada",),
-    ("admin", "create-user"): ("ada", "--password-stdin"),
-    ("admin", "set-password"): ("ada", "--password-stdin"),
-    ("admin", "users"): (),
+    ("serve",): (),
+    ("serve", "tokens", "create"): ("ada",),
+    ("serve", "users", "create"): ("ada", "--password-stdin"),
+    ("serve", "users", "list"): (),
+    ("serve", "users", "set-password"): ("ada", "--password-stdin"),
     ("jobs", "cancel"): ("job",),
     ("jobs", "list"): (),
     ("jobs", "log"): ("job",),
     ("jobs", "work"): ("job",),
     ("policies", "gate"): (),
     ("policies", "serve"): (),
+    ("policies", "simulate"): (),
     ("policies", "tips"): ("--arm", "model+v1"),
     ("policies", "verify"): (),
-    ("serve",): (),
-    ("simulate",): (),
-    ("plan",): ("--like", "earlier"),
-    ("retire",): ("--prompt", "v1@0"),
     ("mlflow", "keep"): ("mine/pack.toml",),
     ("mlflow", "publish"): (),
+    ("mlflow", "repair"): (),
     ("mlflow", "up"): (),
-    ("repair",): (),
 }
 """What each command needs at least; those whose data folder has a test of its own are not here."""
 
@@ -95,19 +94,19 @@ def test_every_command_and_every_option_is_used_by_a_test() -> None:
 SAMPLE = """
 import pytest
 from tipbench.cli.demo import run_demo
-from tipbench.cli.plan import command
-NAMED = ("judge", "--blocks", "2")
+from tipbench.cli.collect import command
+NAMED = ("judge", "--next", "2")
 def run(*more):
     cli.ok("compare", "--json", *more)
 def test_a(cli):
-    cli("retire", "--undo")
+    cli("collect", "retire", "--undo")
     cli.ok(*NAMED, "--export", "x.json")
     run("--by", "model")
     words = ["gate", "--plan"]
     subprocess.run([sys.executable, "-m", "tipbench", *words, f"--challenger={arm}"])
-    CliRunner().invoke(command, ["--seconds", "3"])
+    CliRunner().invoke(command, ["plan", "--seconds", "3"])
     run_demo({}, small)
-    print("tipbench history --plot is only talked about", "--json")
+    print("tipbench champion history --plot is only talked about", "--json")
 @pytest.mark.slow
 def test_b(cli):
     cli("champion", "--json")
@@ -122,15 +121,16 @@ def test_the_walk_sees_uses_and_nothing_else() -> None:
         if use.where[-3:] == ".py"
     }
     assert {
-        (("retire",), frozenset({"--undo"})),
-        (("judge",), frozenset({"--blocks", "--export"})),
+        (("collect", "retire"), frozenset({"--undo"})),
+        (("judge",), frozenset({"--next", "--export"})),
         (("compare",), frozenset({"--json", "--by"})),
         (("gate",), frozenset({"--plan", "--challenger"})),
-        (("plan",), frozenset({"--seconds"})),
+        (("collect", "plan"), frozenset({"--seconds"})),
         (("demo",), frozenset()),
     } <= seen
     assert {path for path, _ in seen} == {
-        (each,) for each in ("retire", "judge", "compare", "gate", "plan", "demo")
+        *((each,) for each in ("judge", "compare", "gate", "demo")),
+        *(("collect", each) for each in ("retire", "plan")),
     }
 
 
@@ -138,6 +138,7 @@ def test_the_walk_reaches_every_command() -> None:
     assert {path[0] for path in commands() if path} == set(COMMANDS)
     assert {"--diversity", "--no-diversity"} <= options_of(commands()["collect",])
     assert ("policies", "serve") in commands()
+    assert ("serve", "users", "create") in commands()
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def _run(program: str, modules: str, *arguments: str) -> "subprocess.CompletedPr
         ("admin", "fastapi", ("serve",)),
         ("admin", "python_multipart", ("serve",)),
         ("admin", "uvicorn", ("serve",)),
-        ("admin", "argon2", ("admin", "users")),
+        ("admin", "argon2", ("serve", "users", "list")),
         ("serve", "fastapi", ("policies", "serve")),
         ("serve", "prometheus_client", ("policies", "serve")),
         ("serve", "uvicorn", ("policies", "serve")),
@@ -73,13 +73,13 @@ def test_without_its_extra_a_command_says_how_to_install_it(
 def test_with_no_extra_at_all_what_needs_none_works(cli: Cli, collected: str) -> None:
     """On somebody else's MLflow and engines."""
     lines = (
-        "plan --models a,b --prompts p",
+        "collect plan --models a,b --prompts p",
         f"compare --experiment {collected} --html report.html",
         f"judge --experiment {collected} --export sheet.json",
-        f"judges --experiment {collected}",
+        f"judge judges --experiment {collected}",
         "pack new mine",
         "pack check mine",
-        f"simulate --policies random --users 8 --rounds 10 --experiment {collected}-policies",
+        f"policies simulate --policies random --users 8 --rounds 10 --experiment {collected}-policies",
         "jobs list",
     )
     ended = _run(BASE, ALL, *lines)

@@ -30,7 +30,7 @@ def judged(cli: Cli, settings: Settings, tmp_path: Path, experiment_name: str) -
 
 
 def test_the_variance_is_taken_from_the_earlier_experiment(cli: Cli, judged: str, tracking: Tracking) -> None:
-    design = ("plan", "--models", "a,b", "--prompts", "p,q", "--scenarios", "20")
+    design = ("collect", "plan", "--models", "a,b", "--prompts", "p,q", "--scenarios", "20")
     seen = read_cell_variance(open_bench(tracking, judged, stamps=make_stamps()))
     assert seen.per_cell == 2.0
     output = cli.ok(*design, "--like", judged).out
@@ -41,11 +41,11 @@ def test_the_variance_is_taken_from_the_earlier_experiment(cli: Cli, judged: str
 
 
 def test_an_experiment_without_verdicts_is_refused(cli: Cli, collected: str) -> None:
-    outcome = cli("plan", "--like", collected)
+    outcome = cli("collect", "plan", "--like", collected)
     assert outcome.code == 2
     assert "does not say yet how much its cells vary" in outcome.err
     assert "usual variance" in outcome.err
 
 
 def test_an_experiment_that_is_not_there_is_refused(cli: Cli) -> None:
-    assert cli("plan", "--like", "never-made").code == 2
+    assert cli("collect", "plan", "--like", "never-made").code == 2

@@ -1,4 +1,4 @@
-"""What `tipbench plan` takes from a pack of one's own and from the pace of a judge."""
+"""What `tipbench collect plan` takes from a pack of one's own and from the pace of a judge."""
 
 import re
 from pathlib import Path
@@ -6,12 +6,12 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from tests.support.small_pack import write_small_pack
-from tipbench.cli.plan import command
+from tipbench.cli.collect import command
 from tipbench.pack import read_pack
 
 
 def run(*options: str) -> str:
-    outcome = CliRunner(env={"COLUMNS": "132"}).invoke(command, options)
+    outcome = CliRunner(env={"COLUMNS": "132"}).invoke(command, ["plan", *options])
     assert outcome.exit_code == 0, outcome.output
     return outcome.output
 

@@ -55,7 +55,7 @@ def oracle(
 def test_pairs_are_those_of_the_store_and_load_as_json_lines(
     cli: Cli, tracking: Tracking, experiment_name: str, mlflow_url: str, tmp_path: Path
 ) -> None:
-    ask = ("preferences", "--experiment", experiment_name, "--out", "pairs.jsonl")
+    ask = ("export", experiment_name, "pairs.jsonl", "--pairs")
     collect_campaign(tracking, experiment_name, scenarios=2, prompts=2, skill={"one": 0.9, "two": 0.2})
     nothing = cli(*ask)
     assert (nothing.code, "no lazy sitting was accepted yet" in nothing.out) == (4, True)
@@ -81,3 +81,5 @@ def test_pairs_are_those_of_the_store_and_load_as_json_lines(
     assert (too_much.code, "no two candidates are 99 points apart" in too_much.out) == (4, True)
     assert json.loads(Path("pairs.jsonl").read_text().splitlines()[0])["margin"] >= 6.0
     assert cli(*ask, "--min-margin", "0").code == 2
+    vague = cli("export", experiment_name, "pairs.jsonl")
+    assert (vague.code, "--pairs" in vague.err) == (2, True)

@@ -11,7 +11,7 @@ from tests.improve.scripted_server import MODEL, N_TIPS, ScriptedServer, run_ser
 from tests.judging.scripted import collect_filled, fill_with
 from tests.support.experiments import SMALL, shift_clock
 from tests.support.official import search_official
-from tests.support.sheets import REFERENCES, fill, judge_soundly, sections
+from tests.support.sheets import REFERENCES, fill, hand_out, judge_soundly, sections
 from tests.support.small_pack import write_small_pack
 from tipbench.bench.sittings import LEASE_MS
 from tipbench.judging.handout import SittingRequest
@@ -100,7 +100,7 @@ def test_a_judged_sheet_counts_and_applying_it_again_changes_nothing(cli: Cli, c
 
 
 def test_what_is_with_a_judge_is_handed_to_nobody_else(cli: Cli, collected: str) -> None:
-    cli.ok("judge", "--experiment", collected, "--export", "one.json", "--blocks", "2")
+    hand_out(Path("one.json"), collected, blocks=2)
     cli.ok("judge", "--experiment", collected, "--export", "two.json")
     texts = [
         [item["id"] for s in sections(Path(name)) for item in s["items"]] for name in ("one.json", "two.json")
@@ -112,15 +112,16 @@ def test_what_is_with_a_judge_is_handed_to_nobody_else(cli: Cli, collected: str)
 
 
 def test_what_is_with_a_judge_stays_there_while_others_of_its_cells_are_judged(cli: Cli, filled: str) -> None:
-    def hand_out(name: str, *limit: str) -> list[str]:
-        cli.ok("judge", "--experiment", filled, "--export", name, *limit)
+    def texts_in(name: str) -> list[str]:
         texts = [item["text"] for section in sections(Path(name)) for item in section["items"]]
         return [text for text in texts if text not in REFERENCES]
 
-    judged = hand_out("judged.json", "--blocks", "2")
+    hand_out(Path("judged.json"), filled, blocks=2)
     judge_soundly(Path("judged.json"))
     cli.ok("judge", "--apply", "judged.json")
-    handed_out = [judged, hand_out("one.json", "--blocks", "2"), hand_out("two.json")]
+    hand_out(Path("one.json"), filled, blocks=2)
+    cli.ok("judge", "--experiment", filled, "--export", "two.json")
+    handed_out = [texts_in(name) for name in ("judged.json", "one.json", "two.json")]
     assert [len(texts) for texts in handed_out] == [2, 2, 2], "one of every cell each time"
     assert len({text for texts in handed_out for text in texts}) == 6
 
@@ -265,14 +266,16 @@ def test_a_changed_prompt_under_an_old_name_is_refused_until_one_is_retired(
     assert "'v1' has 2 contents" in refused.err
     assert cli("judge", "--experiment", collected, "--export", "sheet.json").code == 1
     commands = [
-        line.strip() for line in refused.err.splitlines() if line.strip().startswith("tipbench retire")
+        line.strip()
+        for line in refused.err.splitlines()
+        if line.strip().startswith("tipbench collect retire")
     ]
     assert len(commands) == 2
     value = commands[0].rsplit(" ", 1)[1]
-    cli.ok("retire", "--experiment", collected, "--prompt", value)
-    cli.ok("retire", "--experiment", collected, "--prompt", value, "--undo")
+    cli.ok("collect", "retire", "--experiment", collected, "--prompt", value)
+    cli.ok("collect", "retire", "--experiment", collected, "--prompt", value, "--undo")
     assert cli("compare", "--experiment", collected).code == 1
-    cli.ok("retire", "--experiment", collected, "--prompt", value)
+    cli.ok("collect", "retire", "--experiment", collected, "--prompt", value)
     report = cli("compare", "--experiment", collected, "--json")
     assert report.code == 4
     assert report.json()["standings"][0]["cells"] == 2

@@ -59,7 +59,7 @@ class JudgedEnough(TipbenchError):
     exit_code = 0
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, hint="To judge all the same: add --order random, or leave --next away.")
+        super().__init__(message, hint="To judge all the same: leave --next out.")
 
 
 class NoChampion(UsageError):

@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING
 
 from tipbench.bench.bench import Bench, open_bench
 from tipbench.clock import Stamps, make_stamps
+from tipbench.errors import UsageError
 from tipbench.records import Pack
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 
 if TYPE_CHECKING:
     from tipbench.collect.run import Collecting
+    from tipbench.engines import Engines
+    from tipbench.judging.auto.graders import JudgeModel, Price
     from tipbench.judging.auto.run import AutoJudging
     from tipbench.judging.service import Judging
     from tipbench.promotion.gate import Gate
     from tipbench.promotion.promote import Promoting
+
+LITELLM = "litellm:"
+"""How the name of a judge begins that is asked through LiteLLM."""
 
 
 @dataclass(frozen=True)
@@ -90,3 +96,28 @@ def open_workbench(settings: Settings, *, stamps: Stamps | None = None) -> Gener
     """
     with open_tracking(settings) as tracking:
         yield Workbench(settings, tracking, stamps or make_stamps())
+
+
+def find_judge(name: str, settings: Settings, engines: "Engines") -> "JudgeModel":
+    """The automatic judge of that name: behind LiteLLM, or a model of one of our engines.
+
+    Raises:
+        ModelRefused: nobody has it, or it is too big.
+        UsageError: half a price is set.
+    """
+    from tipbench.judging.auto.graders import judge_behind_litellm, judge_on_engine
+
+    price = _find_price(settings)
+    if name.startswith(LITELLM):
+        return judge_behind_litellm(name.removeprefix(LITELLM), price=price)
+    model = engines.admit(name)
+    return judge_on_engine(model, engines.engine_of(model), price=price)
+
+
+def _find_price(settings: Settings) -> "Price | None":
+    from tipbench.judging.auto.graders import Price
+
+    prompt, output = settings.judge_price_prompt, settings.judge_price_output
+    if (prompt is None) != (output is None):
+        raise UsageError("judge_price_prompt and judge_price_output belong together: set both")
+    return None if prompt is None or output is None else Price(prompt / 1000, output / 1000)

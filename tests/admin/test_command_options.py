@@ -24,9 +24,9 @@ def test_a_user_gets_the_role_and_a_token_the_label_it_was_given(
 ) -> None:
     for name, role in (("ada", "admin"), ("ben", "viewer")):
         monkeypatch.setattr(sys, "stdin", io.StringIO("a long password\n"))
-        told = cli.ok("admin", "create-user", name, "--role", role, "--password-stdin")
+        told = cli.ok("serve", "users", "create", name, "--role", role, "--password-stdin")
         assert f"{name} is {role}" in told.out
-    cli.ok("admin", "create-token", "ben", "--label", "for the nightly report")
+    cli.ok("serve", "tokens", "create", "ben", "--label", "for the nightly report")
     parts = make_parts(Settings(home=cli.home), make_stamps())
     assert {user.name: user.role for user in parts.accounts.list_users()} == {"ada": "admin", "ben": "viewer"}
     assert [(t.user, t.label) for t in parts.credentials.list_tokens()] == [("ben", "for the nightly report")]
@@ -57,8 +57,8 @@ def test_the_demo_stays_on_this_machine(cli: Cli) -> None:
 
 def make_token(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(sys, "stdin", io.StringIO("a long password\n"))
-    cli.ok("admin", "create-user", "ada", "--password-stdin")
-    return cli.ok("admin", "create-token", "ada").out.strip()
+    cli.ok("serve", "users", "create", "ada", "--password-stdin")
+    return cli.ok("serve", "tokens", "create", "ada").out.strip()
 
 
 def test_exposed_it_listens_on_every_address_and_says_what_belongs_in_front(

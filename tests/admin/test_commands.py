@@ -1,4 +1,4 @@
-"""`tipbench admin`, `tipbench jobs` and `tipbench serve` as commands."""
+"""`tipbench serve users`, `tipbench jobs` and `tipbench serve` as commands."""
 
 import io
 import sys
@@ -19,23 +19,23 @@ def type_in(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 def test_the_first_admin_is_made_on_the_command_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     type_in(monkeypatch, "a long password\n")
-    cli.ok("admin", "create-user", "ada", "--password-stdin")
+    cli.ok("serve", "users", "create", "ada", "--password-stdin")
     parts = make_parts(Settings(home=cli.home), make_stamps())
     found = parts.accounts.check_password("ada", "a long password")
     assert found is not None
     assert found.role == "admin"
     type_in(monkeypatch, "a long password\n")
-    again = cli("admin", "create-user", "ada", "--password-stdin")
+    again = cli("serve", "users", "create", "ada", "--password-stdin")
     assert (again.code, "already" in again.err) == (2, True)
     type_in(monkeypatch, "short\n")
-    assert cli("admin", "create-user", "ben", "--password-stdin").code == 2
-    assert "ada" in cli.ok("admin", "users").out
-    secret = cli.ok("admin", "create-token", "ada", "--days", "1").out.strip()
+    assert cli("serve", "users", "create", "ben", "--password-stdin").code == 2
+    assert "ada" in cli.ok("serve", "users", "list").out
+    secret = cli.ok("serve", "tokens", "create", "ada", "--days", "1").out.strip()
     user = parts.credentials.token_user(secret)
     assert user is not None
     assert user.name == "ada"
     type_in(monkeypatch, "another password\n")
-    cli.ok("admin", "set-password", "ada", "--password-stdin")
+    cli.ok("serve", "users", "set-password", "ada", "--password-stdin")
     assert parts.accounts.check_password("ada", "a long password") is None
     parts.close()
 

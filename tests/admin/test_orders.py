@@ -10,8 +10,7 @@ import pytest
 from tests.admin.conftest import HERE, PASSWORD, Site
 from tests.improve.conftest import DEFECTIVE, GOOD, write_pack
 from tests.improve.scripted_server import MODEL, ScriptedServer, run_server
-from tipbench.cli.improve import command as improve_command
-from tipbench.cli.simulate import command as simulate_command
+from tipbench.cli import group
 from tipbench.jobs.records import Job
 from tipbench.jobs.worker import Worker, own_command
 
@@ -23,10 +22,16 @@ def order(site: Site, kind: str, asked: Mapping[str, object]) -> Job:
     return site.parts.jobs.get(answer.json()["id"])
 
 
-def parse(command: click.Command, job: Job) -> dict[str, Any]:
+def parse(job: Job) -> dict[str, Any]:
     """What the command line understands of the job's one step."""
     (step,) = job.steps
-    return command.make_context(step.arguments[0], list(step.arguments[1:])).params
+    command: click.Command = group
+    words = list(step.arguments)
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), words.pop(0))
+        assert found is not None
+        command = found
+    return command.make_context(command.name, words).params
 
 
 def run(site: Site, job: Job) -> tuple[Job, str]:
@@ -41,7 +46,7 @@ def test_a_simulation_runs_as_its_command_does(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_url)
     asked = {"policies": "random,linucb", "users": 8, "rounds": 10, "profile_effect": 1.5, "seed": 3}
     job = order(fresh_site, "simulate", asked)
-    said = parse(simulate_command, job)
+    said = parse(job)
     assert (said["names"], said["users"], said["rounds"]) == ("random,linucb", 8, 10)
     assert (said["profile_effect"], said["seed"], said["runs_in"]) == (1.5, 3, "tipbench-policies")
     ended, log = run(fresh_site, job)
@@ -56,7 +61,7 @@ def test_an_improvement_runs_until_it_needs_verdicts(
     write_pack(tmp_path / "pack")
     asked = {"experiment": experiment_name, "proposer": MODEL, "model": MODEL, "prompt": "v1", "n_tips": 2}
     job = order(fresh_site, "improve", asked)
-    said = parse(improve_command, job)
+    said = parse(job)
     assert (said["proposer"], said["model"], said["prompt"], said["n_tips"]) == (MODEL, MODEL, "v1", 2)
     assert (said["experiment"], said["scenarios"], said["versions"]) == (experiment_name, "wide", 2)
     assert said["sheet"].parent == fresh_site.parts.jobs.folder_of(job.id)

@@ -21,7 +21,7 @@ def doctor(stage: Stage, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Doctor:
     monkeypatch.setenv("TIPBENCH_AIRFLOW_USERNAME", "bot")
     monkeypatch.setenv("TIPBENCH_AIRFLOW_PASSWORD", PASSWORD)
     monkeypatch.setenv("COLUMNS", "400")
-    return lambda: cli("airflow", "doctor")
+    return lambda: cli("doctor")
 
 
 def lines_of(outcome: Outcome) -> dict[str, str]:

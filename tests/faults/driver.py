@@ -18,8 +18,7 @@ from typing import Literal
 from rich.console import Console
 
 from tests.promotion.campaign import Campaign, levelled_engine
-from tipbench.cli.collect import CollectRun
-from tipbench.cli.session import Session
+from tipbench.cli.session import CollectRun, Session
 from tipbench.clock import make_stamps
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine, LoadedModel

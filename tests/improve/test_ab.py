@@ -4,7 +4,7 @@ from tests.improve.conftest import DEFECT, DEFECTIVE, GOOD, Bench, fill_sheets
 from tests.improve.scripted_server import MODEL, N_TIPS
 from tipbench.pack import read_pack
 
-ASKED = ("ab", "v1,v2", "--models", MODEL, "--n-tips", str(N_TIPS), "--scenarios", "all")
+ASKED = ("improve", "--prompts", "v1,v2", "--models", MODEL, "--n-tips", str(N_TIPS), "--scenarios", "all")
 
 
 def test_one_command_collects_judges_asks_the_gate_and_promotes(bench: Bench) -> None:
@@ -14,7 +14,7 @@ def test_one_command_collects_judges_asks_the_gate_and_promotes(bench: Bench) ->
     assert bench.server.generated == 2 + 16
     assert "against the anchors" in first.out, "the automatic judge judged"
     go_on = first.out.splitlines()[-1]
-    assert go_on.startswith("  tipbench ab v1,v2 ")
+    assert go_on.startswith("  tipbench improve --prompts v1,v2 ")
     assert f"--experiment {bench.experiment}" in go_on
     waiting = bench.run(*ASKED)
     assert (waiting.code, "still missing in sheet.json" in waiting.out) == (4, True)
@@ -42,3 +42,10 @@ def test_without_a_champion_the_board_says_who_is_ahead(bench: Bench) -> None:
     assert outcome.code == 0, outcome.out + outcome.err
     assert "There is no champion yet" in outcome.out
     assert f"--initial {MODEL}+v2" in outcome.out
+
+
+def test_what_belongs_to_new_versions_is_refused_with_prompts(bench: Bench) -> None:
+    refused = bench.run(*ASKED, "--rounds", "2")
+    assert (refused.code, "--rounds does not go with --prompts" in refused.err) == (2, True), refused.err
+    alone = bench.run("improve", "--models", MODEL)
+    assert (alone.code, "--models goes with --prompts" in alone.err) == (2, True), alone.err

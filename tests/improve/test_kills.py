@@ -1,4 +1,4 @@
-"""`ab` and `improve` killed with -9 in the middle and run again: nothing is doubled, the end is the same."""
+"""`improve` killed with -9 in the middle and run again: nothing is doubled, the end is the same."""
 
 import json
 import os
@@ -28,10 +28,20 @@ from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 
 COMMANDS = {
-    "ab": ("ab", "v1,v2", "--models", MODEL, "--n-tips", str(N_TIPS), "--scenarios", "all"),
+    "prompts": (
+        "improve",
+        "--prompts",
+        "v1,v2",
+        "--models",
+        MODEL,
+        "--n-tips",
+        str(N_TIPS),
+        "--scenarios",
+        "all",
+    ),
     "improve": ("improve",),
 }
-SHARES = {"ab": (0.35, 0.8), "improve": (0.6,)}
+SHARES = {"prompts": (0.35, 0.8), "improve": (0.6,)}
 """Where in a leg it is killed: after these shares of its requests to MLflow."""
 MOST_LEGS = 12
 

@@ -1,4 +1,4 @@
-"""What is asked, who judges and where the sheet goes: the options that `ab` and `improve` share."""
+"""What is asked, who judges and where the sheet goes: with `--prompts` and without."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.improve.conftest import Bench
 from tests.improve.scripted_server import MODEL
 
 GRID = ("--n-tips", "2", "--n-scenarios", "2", "--seed", "7", "--temperature", "0.3")
-"""As the tests below hand it to both commands, for the collect that must find nothing to do after them."""
+"""As the tests below hand it to both, for the collect that must find nothing to do after them."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,9 +33,21 @@ def check_sheet(bench: Bench, name: str) -> None:
     assert sorted(line["judged_by"] for line in status["sittings"]) == ["anna", MODEL]
 
 
-def test_ab_asks_and_judges_as_the_options_say(bench: Bench) -> None:
+def test_improve_with_prompts_asks_and_judges_as_the_options_say(bench: Bench) -> None:
     stopped = bench.run(
-        *("ab", "v1,v2", "--models", MODEL, "--scenarios", "all", "--n-tips", "2", "--n-scenarios", "2"),
+        *(
+            "improve",
+            "--prompts",
+            "v1,v2",
+            "--models",
+            MODEL,
+            "--scenarios",
+            "all",
+            "--n-tips",
+            "2",
+            "--n-scenarios",
+            "2",
+        ),
         *("--seed", "7", "--temperature", "0.3"),
         *("--sheet", "mine.json", "--judged-by", "anna", "--judge-model", MODEL),
     )

@@ -54,7 +54,7 @@ def test_of_two_automatic_judges_the_first_counts_and_both_feed_agreement(
     assert {given.sitting.judged_by for given in evidence.auto} == {first}
     assert {given.sitting.judged_by for given in evidence.doubles} == {second}
     assert len(evidence.doubles) == len(evidence.auto)
-    (pair,) = cli.ok("judges", "--experiment", collected, "--json").json()["pairs"]
+    (pair,) = cli.ok("judge", "judges", "--experiment", collected, "--json").json()["pairs"]
     assert (pair["judges"], pair["candidates"]) == ([first, second], len(evidence.auto))
 
 
@@ -97,7 +97,7 @@ def test_a_judge_that_throws_dice_is_uninformative_and_stopped_unless_told_other
         assert {name: after[cell["tags.tipbench.key"]].get(name) for name in kept} == {
             name: cell.get(name) for name in kept
         }
-    shown = cli.ok("judges", "--experiment", collected, "--json").json()["sittings"]
+    shown = cli.ok("judge", "judges", "--experiment", collected, "--json").json()["sittings"]
     assert sum("uninformative" in sitting["mark"] for sitting in shown) == 2
 
 
@@ -172,7 +172,7 @@ def test_a_budget_needs_a_price(
     ("arguments", "said"),
     [
         (("judge", "--auto"), "--auto needs a judge"),
-        (("judge", "--auto", "--judge-model", "m", "--blocks", "2"), "--blocks does not go with --auto"),
+        (("judge", "--auto", "--judge-model", "m", "--next", "2"), "--next does not go with --auto"),
         (("judge", "--apply", "x.json", "--budget", "2"), "--budget does not go with --apply"),
         (("judge", "--auto", "--judge-model", "litellm:haiku"), "names no provider"),
         (("judge", "--auto", "--judge-model", "litellm:ollama/m"), "bypass the engine lock"),

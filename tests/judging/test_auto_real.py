@@ -105,7 +105,7 @@ def test_a_real_small_model_holds_the_format_is_found_uninformative_and_changes_
     assert "metrics.auto.composite" not in cell
     # A person may overrule the anchors; then its scores are there for MLflow's own client.
     reason = ("--reason", "to see the metrics", "--experiment", hopeless.experiment)
-    cli.ok("sitting", "accept", outcome["sitting"], *reason)
+    cli.ok("judge", "accept", outcome["sitting"], *reason)
     (cell,) = cells_of(mlflow_url, hopeless.experiment)
     assert all(f"metrics.auto.{name}" in cell for name in SCORES)
     assert "metrics.composite" not in cell

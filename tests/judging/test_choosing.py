@@ -16,7 +16,7 @@ from tests.judging.cells import make_cell
 from tests.judging.live import answer, make_live, opened
 from tests.judging.scripted import collect_filled
 from tests.support.copying import ServerData, copy_experiment
-from tests.support.sheets import fill, judge_soundly, sections
+from tests.support.sheets import fill, hand_out, judge_soundly, sections
 from tipbench.bench.evidence import read_evidence
 from tipbench.bench.scores import find_levels
 from tipbench.clock import make_stamps
@@ -163,17 +163,15 @@ def test_next_from_the_command_line(cli: Cli, three_arms: str) -> None:
     judge_soundly(Path("next.json"))
     cli.ok("judge", "--apply", "next.json")
     assert board(cli, three_arms)["judged"] == handed["items"] - 6
-    again = cli.ok(*asked, "--order", "random", "--export", "random.json", "--json").json()
-    assert again["items"] == handed["items"]
-    (first, second) = lines(cli, three_arms)
-    assert (first["drawn"], second["drawn"]) == ("block", "block")
+    (line,) = lines(cli, three_arms)
+    assert line["drawn"] == "block"
 
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (("--next", "4", "--blocks", "2"), "--blocks and --next do not go together"),
-        (("--order", "random"), "--order goes with --next"),
+        (("--next", "4", "--disagreements", "2"), "--next and --disagreements do not go together"),
+        (("--champion", "a+b"), "--champion goes with --next"),
         (("--second-opinion", "10"), "write it as 10%"),
         (("--second-opinion", "0%"), "write it as 10%"),
     ],
@@ -199,7 +197,7 @@ def test_a_second_opinion_feeds_agreement_and_never_the_board(cli: Cli, three_ar
     assert (second["drawn"], second["state"]) == ("second", "accepted")
     assert second["items"] >= math.ceil(before["judged"] / 2)
     assert any("doubles" in remark for remark in after["remarks"])
-    (pair,) = cli.ok("judges", "--experiment", three_arms, "--json").json()["pairs"]
+    (pair,) = cli.ok("judge", "judges", "--experiment", three_arms, "--json").json()["pairs"]
     assert (pair["judges"], pair["candidates"]) == (["anna", "bert"], second["items"])
     # The other half, then nothing is left that bert has not seen.
     judge_all(cli, three_arms, "bert", "rest.json", "--second-opinion", "100%")
@@ -211,7 +209,9 @@ def test_a_second_opinion_feeds_agreement_and_never_the_board(cli: Cli, three_ar
 def test_a_second_opinion_item_by_item_does_not_touch_what_waits(
     cli: Cli, live: LiveJudging, three_arms: str
 ) -> None:
-    judge_all(cli, three_arms, "anna", "all.json", "--blocks", "1")
+    hand_out(Path("all.json"), three_arms, blocks=1, judged_by="anna")
+    judge_soundly(Path("all.json"))
+    cli.ok("judge", "--apply", "all.json")
     waiting = board(cli, three_arms)["waiting"]
     sitting = opened(live, three_arms, SittingRequest("bert", second_share=0.1))
     assert board(cli, three_arms)["waiting"] == waiting
@@ -255,7 +255,7 @@ def test_two_judges_on_two_data_folders_over_everything(
     assert both["judged"] == both["candidates"] == alone["judged"]
     assert (both["standings"], both["pairs"]) == (alone["standings"], alone["pairs"])
     assert any("doubles" in remark for remark in both["remarks"])
-    (pair,) = cli.ok("judges", "--experiment", three_arms, "--json").json()["pairs"]
+    (pair,) = cli.ok("judge", "judges", "--experiment", three_arms, "--json").json()["pairs"]
     assert pair["candidates"] == both["candidates"]
 
 

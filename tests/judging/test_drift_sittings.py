@@ -19,6 +19,7 @@ from tests.conftest import Cli
 from tests.judging.mcp_judge import McpJudge, connect, unfence
 from tests.judging.scripted import collect_scripted
 from tests.support.official import MlflowClient
+from tests.support.sheets import hand_out
 from tipbench.bench.flags import compute_flags
 from tipbench.bench.sittings import Answer, BlindKey, KeyItem
 from tipbench.judging.anchors import choose_anchors
@@ -130,8 +131,7 @@ def test_sittings_through_file_and_mcp_become_what_the_rule_says(
     by_file, by_mcp = simulated(names, seed=100), simulated(names, seed=200)
     for place, judge in enumerate(by_file):
         sheet = Path(f"{place}.json")
-        asked = ("judge", "--experiment", experiment, "--judged-by", f"file-{place}", "--blocks", "1")
-        cli.ok(*asked, "--export", str(sheet))
+        hand_out(sheet, experiment, blocks=1, judged_by=f"file-{place}")
         content: Any = json.loads(sheet.read_text())
         for item in content["sections"][0]["items"]:
             item["scores"] = judge.score(item["text"], list(item["scores"]))
@@ -240,6 +240,6 @@ def test_a_sitting_that_is_off_by_four_changes_nothing_at_any_moment_until_a_per
     assert "composite" not in poller.seen[0]
     accepting = Poller(mlflow_url, experiment_name)
     with accepting.polling():
-        cli.ok("sitting", "accept", token, "--reason", "a mild judge", "--experiment", experiment_name)
+        cli.ok("judge", "accept", token, "--reason", "a mild judge", "--experiment", experiment_name)
     assert accepting.seen[0] == poller.seen[0]
     assert "composite" in accepting.seen[-1]

@@ -17,7 +17,6 @@ from tests.judging.desks import desk_of
 from tests.judging.hostile import SIZES, acting, hostile_texts, kinds
 from tipbench.bench.evidence import Evidence
 from tipbench.bench.sittings import StoredDrift
-from tipbench.cli.session import InertConsole
 from tipbench.inert import LIMIT, cell_for_csv, make_inert, make_inert_line, text_for_markdown
 from tipbench.judging.draw import Member, draw_blocks
 from tipbench.judging.judges import JudgeSitting
@@ -27,6 +26,7 @@ from tipbench.pack import builtin_pack
 from tipbench.ranking.standings import make_report
 from tipbench.records import Candidate
 from tipbench.show.charts import draw_drift
+from tipbench.show.console import InertConsole
 from tipbench.show.terminal import format_csv, print_report
 
 EVERYTHING = st.text(st.characters(), max_size=60)  # lone surrogates too

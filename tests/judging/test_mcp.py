@@ -281,7 +281,7 @@ def test_nothing_that_the_client_or_the_log_got_tells_who_wrote_what(desk: Desk)
 @pytest.mark.parametrize(
     "error",
     [
-        MixedContents("smollm2 stands for 2 contents", hint="tipbench retire --model smollm2"),
+        MixedContents("smollm2 stands for 2 contents", hint="tipbench collect retire --model smollm2"),
         TrackingRefused("run 0123 has no text", hint="smollm2"),
         PackError("prompts/smollm2.md:1: it is empty"),
         TipbenchError("smollm2"),

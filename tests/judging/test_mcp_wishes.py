@@ -14,6 +14,7 @@ from tests.judging.auto_asking import auto
 from tests.judging.counting_judge import CountingJudge
 from tests.judging.mcp_judge import McpJudge, connect, give_verdict
 from tests.judging.scripted import collect_scripted, fill_with, same
+from tests.support.sheets import hand_out
 from tipbench.bench.cells import read_candidates, read_cells
 from tipbench.clock import make_stamps
 from tipbench.judging.draw import UnknownArm
@@ -100,7 +101,7 @@ def test_it_is_told_when_judging_more_would_change_nothing(
 ) -> None:
     """One arm is far ahead everywhere: that is known after a few blocks."""
     collect_scripted(cli.home, mlflow_url, experiment_name, models=2, scenarios=8)
-    cli.ok("judge", "--experiment", experiment_name, "--blocks", "16", "--export", "sheet.json")
+    hand_out(Path("sheet.json"), experiment_name, blocks=16)
     texts = texts_of(cli, mlflow_url, experiment_name, model="model-1")
     fill_with(Path("sheet.json"), lambda text: same(5 if text in texts else 1)(text))
     cli.ok("judge", "--apply", "sheet.json")

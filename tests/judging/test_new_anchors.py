@@ -48,7 +48,7 @@ def folder(cli: Cli, mlflow_url: str, experiment_name: str, tmp_path: Path) -> P
 
 
 def add(cli: Cli, experiment: str, folder: Path, *more: str) -> str:
-    return cli.ok("anchors", "add", "--experiment", experiment, "--pack", str(folder), *more).out
+    return cli.ok("judge", "anchors", "--experiment", experiment, "--pack", str(folder), *more).out
 
 
 def test_what_three_judges_agree_on_becomes_an_anchor(cli: Cli, experiment_name: str, folder: Path) -> None:
@@ -107,7 +107,7 @@ def test_scores_under_another_rubric_and_overruled_flags_are_no_references(
     assert said.count("a judge overruled a computed flag") == 1
     rubric = folder / "rubric.md"
     rubric.write_text(rubric.read_text() + "\nBe kind.\n")
-    wrong = cli("anchors", "add", "--experiment", experiment_name, "--pack", str(folder))
+    wrong = cli("judge", "anchors", "--experiment", experiment_name, "--pack", str(folder))
     assert (wrong.code, "judged by another rubric" in wrong.err) == (2, True)
 
 
@@ -136,7 +136,7 @@ def test_a_pack_without_anchors_is_judged_unanchored(
     folder = write_pack(tmp_path / "pack", plain)
     collect_scripted(cli.home, mlflow_url, experiment_name, models=1, pack=read_pack(folder))
     judge_thrice(cli, experiment_name, [same(2), same(3), same(2)])
-    report = cli.ok("judges", "--experiment", experiment_name, "--json").json()
+    report = cli.ok("judge", "judges", "--experiment", experiment_name, "--json").json()
     assert {(each["line"]["state"], each["mark"]) for each in report["sittings"]} == {
         ("accepted", "unanchored")
     }

@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import Cli
 from tests.support.experiments import SMALL
 from tests.support.official import MlflowClient, Run, read_facts
-from tests.support.sheets import fill
+from tests.support.sheets import fill, hand_out
 
 SCORES = ("relevance", "actionability", "tone", "format_ok", "overlong", "composite")
 
@@ -25,14 +25,16 @@ def cells_of(client: MlflowClient, experiment: str) -> list[Run]:
 
 
 def judge(cli: Cli, experiment: str, *, blocks: int | None = None) -> None:
-    some = ["--blocks", str(blocks)] if blocks else []
-    cli.ok("judge", "--experiment", experiment, "--export", "sheet.json", *some)
+    if blocks is None:
+        cli.ok("judge", "--experiment", experiment, "--export", "sheet.json")
+    else:
+        hand_out(Path("sheet.json"), experiment, blocks=blocks)
     fill(Path("sheet.json"), score=4)
     cli.ok("judge", "--apply", "sheet.json")
 
 
 def repair(cli: Cli, experiment: str, *more: str) -> Any:
-    (told,) = cli.ok("repair", "--experiment", experiment, "--json", *more).json()
+    (told,) = cli.ok("mlflow", "repair", "--experiment", experiment, "--json", *more).json()
     return told
 
 
@@ -89,7 +91,7 @@ def test_a_cell_nobody_judged_waits_again_and_a_stray_score_is_named(
     assert [(left["run_id"], left["name"], left["was"]) for left in told["left"]] == [
         (run_id, "composite", "3.0")
     ]
-    assert "MLflow deletes no metric" in cli.ok("repair", "--experiment", collected).out
+    assert "MLflow deletes no metric" in cli.ok("mlflow", "repair", "--experiment", collected).out
 
 
 def test_a_closed_experiment_is_not_made_to_wait(
@@ -108,8 +110,8 @@ def test_a_retired_cell_waits_for_nobody_and_keeps_its_scores(
     cli: Cli, collected: str, client: MlflowClient, mlflow_url: str
 ) -> None:
     judge(cli, collected)
-    hint = cli("retire", "--experiment", collected, "--prompt", "v1@nothing").err
-    cli.ok("retire", "--experiment", collected, "--prompt", hint.strip().rpartition(" ")[2])
+    hint = cli("collect", "retire", "--experiment", collected, "--prompt", "v1@nothing").err
+    cli.ok("collect", "retire", "--experiment", collected, "--prompt", hint.strip().rpartition(" ")[2])
     before = read_facts(mlflow_url, collected)
     told = repair(cli, collected)
     assert (told["changes"], told["left"]) == ([], [])
@@ -122,11 +124,11 @@ def test_without_an_experiment_all_are_repaired(cli: Cli, collected: str, client
     run_id = cells_of(client, collected)[0].info.run_id
     client.delete_tag(run_id, "judge_pending")
     # Other tests leave broken experiments on the same server: they are named and keep nobody up.
-    told = cli("repair", "--dry-run").out
+    told = cli("mlflow", "repair", "--dry-run").out
     assert f"{collected}: would change 1 values on 1 of 2 cells" in told
     assert run_id in told
     assert len(told.splitlines()) > 5
-    assert cli("repair", "--experiment", "no-such-experiment").code == 2
+    assert cli("mlflow", "repair", "--experiment", "no-such-experiment").code == 2
 
 
 def test_an_experiment_of_a_newer_tipbench_keeps_no_other_from_being_repaired(
@@ -138,9 +140,9 @@ def test_an_experiment_of_a_newer_tipbench_keeps_no_other_from_being_repaired(
     for name in (newer, collected):
         client.delete_tag(cells_of(client, name)[0].info.run_id, "judge_pending")
     client.set_tag(cells_of(client, newer)[0].info.run_id, "tipbench.schema", "999")
-    told = cli("repair", "--dry-run")
+    told = cli("mlflow", "repair", "--dry-run")
     assert f"{collected}: would change 1 values on 1 of 2 cells" in told.out
     assert f"{newer}: " in told.err
-    alone = cli("repair", "--experiment", newer)
+    alone = cli("mlflow", "repair", "--experiment", newer)
     assert alone.code != 0
     assert "999" in alone.err

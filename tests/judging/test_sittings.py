@@ -12,7 +12,9 @@ from tests.judging.scripted import collect_scripted, fill_with
 from tests.promotion.campaign import make_pack
 from tests.support.official import MlflowClient, search_official
 from tests.support.sheets import REFERENCES, fill, sections
+from tipbench.judging.judges import JudgeSitting
 from tipbench.pack import read_pack
+from tipbench.show.charts import draw_drift
 
 FAR_OFF = 3
 
@@ -52,11 +54,11 @@ def test_a_judge_who_is_far_off_acts_on_nothing_until_a_person_accepts(
     cells = search_official(mlflow_url, collected, "tags.`tipbench.kind` = 'cell'")
     assert {cell["tags.judge_pending"] for cell in cells} == {"true"}
     assert not any("metrics.composite" in cell or "tags.judged_by" in cell for cell in cells)
-    cli.ok("sitting", "accept", token, "--reason", "the references were wrong", "--experiment", collected)
+    cli.ok("judge", "accept", token, "--reason", "the references were wrong", "--experiment", collected)
     assert judged(cli, collected) > 0
     cells = search_official(mlflow_url, collected, "tags.`tipbench.kind` = 'cell'")
     assert {cell["tags.judge_pending"] for cell in cells} == {"false"}
-    cli.ok("sitting", "refuse", token, "--reason", "no, they were right", "--experiment", collected)
+    cli.ok("judge", "refuse", token, "--reason", "no, they were right", "--experiment", collected)
     assert judged(cli, collected) == 0
     cells = search_official(mlflow_url, collected, "tags.`tipbench.kind` = 'cell'")
     assert {cell["tags.judge_pending"] for cell in cells} == {"true"}
@@ -91,7 +93,7 @@ def test_corrected_anchors_do_not_undo_a_refusal_and_both_versions_are_kept(cli:
     sitting = only_sitting(cli, collected)
     assert (sitting["state"], sitting["submissions"], sitting["late"]) == ("refused", 2, 1)
     assert judged(cli, collected) == 0
-    cli.ok("sitting", "accept", token, "--with-late", "--reason", "typing errors", "--experiment", collected)
+    cli.ok("judge", "accept", token, "--with-late", "--reason", "typing errors", "--experiment", collected)
     assert judged(cli, collected) > 0
     assert only_sitting(cli, collected)["late"] == 0
 
@@ -99,14 +101,14 @@ def test_corrected_anchors_do_not_undo_a_refusal_and_both_versions_are_kept(cli:
 def test_a_decision_needs_a_closed_sitting_a_reason_and_something_late(cli: Cli, collected: str) -> None:
     cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
     token = sections(Path("sheet.json"))[0]["sitting"]
-    still_open = cli("sitting", "accept", token, "--reason", "x", "--experiment", collected)
+    still_open = cli("judge", "accept", token, "--reason", "x", "--experiment", collected)
     assert (still_open.code, "still open" in still_open.err) == (2, True)
-    unknown = cli("sitting", "refuse", "nonsense", "--reason", "x", "--experiment", collected)
+    unknown = cli("judge", "refuse", "nonsense", "--reason", "x", "--experiment", collected)
     assert (unknown.code, "no sitting 'nonsense'" in unknown.err) == (2, True)
     fill(Path("sheet.json"))
     cli.ok("judge", "--apply", "sheet.json")
-    assert cli("sitting", "accept", token, "--reason", " ", "--experiment", collected).code == 2
-    nothing = cli("sitting", "accept", token, "--with-late", "--reason", "x", "--experiment", collected)
+    assert cli("judge", "accept", token, "--reason", " ", "--experiment", collected).code == 2
+    nothing = cli("judge", "accept", token, "--with-late", "--reason", "x", "--experiment", collected)
     assert (nothing.code, "came after" in nothing.err) == (2, True)
 
 
@@ -121,16 +123,17 @@ def test_judges_are_shown_with_drift_agreement_and_a_drawing(cli: Cli, collected
     sheet["sections"][0]["judged_by"] = "anna"
     Path("sheet.json").write_text(json.dumps(sheet))
     cli.ok("judge", "--apply", "sheet.json")
-    report = cli.ok("judges", "--experiment", collected, "--json", "--plot", "drift.svg").json()
+    report = cli.ok("judge", "judges", "--experiment", collected, "--json").json()
     assert [each["line"]["judged_by"] for each in report["sittings"]] == ["claude-code-session", "anna"]
     (pair,) = report["pairs"]
     assert pair["judges"] == ["anna", "claude-code-session"]
     assert pair["candidates"] == judged(cli, collected)
     assert pair["flags"]["format_ok"] == 1.0
-    drawing = Path("drift.svg").read_text()
+    drawing = draw_drift([JudgeSitting.model_validate(each) for each in report["sittings"]])
+    assert drawing is not None
     assert drawing.count("<circle") == 4
     assert "anna" in drawing
-    shown = cli.ok("judges", "--experiment", collected).out
+    shown = cli.ok("judge", "judges", "--experiment", collected).out
     assert "+0.0 ± 0.5" in shown
 
 
@@ -145,7 +148,7 @@ def test_all_anchors_hit_in_two_sittings_of_one_judge_are_marked(
         judge(cli, experiment, f"{number}.json", judged_by=experiment_name)
     marks = [
         each["mark"]
-        for each in cli.ok("judges", "--json").json()["sittings"]
+        for each in cli.ok("judge", "judges", "--json").json()["sittings"]
         if each["line"]["judged_by"] == experiment_name
     ]
     assert marks == ["exact", "exact"]
@@ -169,14 +172,14 @@ def test_judges_who_met_under_two_rubrics_are_compared_under_each(
             scales = [scale.name for scale in pack.rubric.scales]
             fill_with(Path(file), lambda text, of=scales: dict.fromkeys(of, 1 + len(text) % 3), pack=pack)
             cli.ok("judge", "--apply", file)
-    report = cli.ok("judges", "--json").json()
+    report = cli.ok("judge", "judges", "--json").json()
     met = {pair["rubric"]: pair for pair in report["pairs"] if pair["judges"] == [anna, bert]}
     assert {rubric: list(pair["scales"]) for rubric, pair in met.items()} == {
         "tip-v1": ["relevance", "actionability", "tone"],
         "headline-v1": ["accuracy", "appeal"],
     }
     assert all(pair["bias"] == 0 for pair in met.values())
-    assert "headline-v1" in cli.ok("judges").out
+    assert "headline-v1" in cli.ok("judge", "judges").out
     # A pack that was deleted in MLflow takes its experiment out of the report, and no other.
     client = MlflowClient(tracking_uri=mlflow_url)
     gone = f"{experiment_name}-mine"
@@ -185,6 +188,6 @@ def test_judges_who_met_under_two_rubrics_are_compared_under_each(
     for run in client.search_runs([found.experiment_id], "tags.`tipbench.kind` = 'pack'"):
         client.delete_run(run.info.run_id)
     shutil.rmtree(cli.home)
-    told = cli.ok("judges")
+    told = cli.ok("judge", "judges")
     assert f"{gone} is left out" in told.out + told.err
     assert f"{experiment_name}-tips" in told.out

@@ -12,7 +12,7 @@ from tests.judging.auto_asking import auto, cells_of
 from tests.judging.cells import LAZY, given, make_cell, rubric_of, sitting
 from tests.judging.counting_judge import CountingJudge
 from tests.judging.scripted import collect_scripted, fill_with, same
-from tests.support.sheets import REFERENCES, sections
+from tests.support.sheets import REFERENCES, hand_out, sections
 from tipbench.bench.evidence import Evidence, GivenVerdict
 from tipbench.bench.sittings import Answer
 from tipbench.clock import make_stamps
@@ -112,9 +112,7 @@ def checked(cli: Cli, mlflow_url: str, experiment_name: str, judge: CountingJudg
     """Two arms in two scenarios: all judged by a model, three blocks by anna."""
     collect_scripted(cli.home, mlflow_url, experiment_name)
     cli.ok(*auto(experiment_name))
-    cli.ok(
-        "judge", "--experiment", experiment_name, "--judged-by", "anna", "--blocks", "3", "--export", "1.json"
-    )
+    hand_out(Path("1.json"), experiment_name, blocks=3, judged_by="anna")
     fill_with(Path("1.json"), same(3))
     cli.ok("judge", "--apply", "1.json")
     return experiment_name
@@ -157,7 +155,7 @@ def test_spot_checks_feed_delta_and_never_the_board(cli: Cli, mlflow_url: str, c
     assert (board(cli, checked), views(mlflow_url, checked)) == (before, shown)
     after = disagreement(cli, checked, "--delta", "0.5")
     assert (after["pairs"], after["threshold"], after["set_by_hand"]) == (pairs + 3, 0.5, True)
-    report = cli.ok("judges", "--experiment", checked, "--json", "--delta", "0.5").json()
+    report = cli.ok("judge", "judges", "--experiment", checked, "--json", "--delta", "0.5").json()
     assert len(report["flagged"]) == after["flagged"] > 0
     (measured,) = report["disagreements"]
     assert measured["bias_spread"] is not None
@@ -165,7 +163,7 @@ def test_spot_checks_feed_delta_and_never_the_board(cli: Cli, mlflow_url: str, c
     assert "bert" in {pair["judges"][1] for pair in report["flagged"]}
     kinds = {line["judged_by"]: line["drawn"] for line in read_status(cli, checked)["sittings"]}
     assert (kinds["anna"], kinds["bert"]) == ("block", "spot")
-    text = cli.ok("judges", "--experiment", checked, "--delta", "0.5").out
+    text = cli.ok("judge", "judges", "--experiment", checked, "--delta", "0.5").out
     assert "Δ 0.50 (set)" in text
     assert "σ 1.10 (the usual; 0 repeats)" in text
     assert "flagged" in cli.ok("judge", "status", "--experiment", checked).out

@@ -17,7 +17,6 @@ from tests.judging.pseudo_terminal import PseudoTerminal
 from tests.support.sheets import REFERENCES
 from tipbench.bench.cells import read_cells
 from tipbench.bench.sittings import Answer
-from tipbench.cli.session import make_console
 from tipbench.errors import TipbenchError, TrackingUnavailable
 from tipbench.judging.handout import SittingRequest
 from tipbench.judging.keyboard.loop import Storing
@@ -25,6 +24,7 @@ from tipbench.judging.keyboard.screen import Draft, Shown
 from tipbench.judging.service import LiveJudging, LiveSitting
 from tipbench.judging.sheet import SheetItem, SheetRubric, SheetScenario
 from tipbench.settings import Settings
+from tipbench.show.console import make_console
 from tipbench.show.screen import TerminalScreen
 from tipbench.tracking import Tracking, open_tracking
 
@@ -246,7 +246,7 @@ def test_a_judge_far_off_is_told_so_without_naming_an_item(sit_down: Open, cli: 
     said = " ".join(terminal.output[terminal.output.rfind("Handed in") :].split())
     assert "refused: too far from the anchors" in said
     assert "off the known ones on average" in said
-    assert "tipbench sitting accept" in said
+    assert "tipbench judge accept" in said
     assert cli("compare", "--experiment", collected, "--json").json()["judged"] == 0
 
 

@@ -64,7 +64,7 @@ def test_one_campaign_promotes_one_refuses_and_rollback_goes_back(
     champion = cli.ok("champion", "--pack", campaign.pack.name, "--json").json()
     assert (champion["template"], champion["model_digest"]) == (seen.template, "sha256:good")
     refuse_another(cli, campaign)
-    back = cli.ok("rollback", "--pack", campaign.pack.name, "--reason", "complaints")
+    back = cli.ok("champion", "rollback", "--pack", campaign.pack.name, "--reason", "complaints")
     assert "old+v1 is champion" in back.out
     assert client.get_prompt_version_by_alias(entry_name(campaign.pack.name), "champion").version == 1
     check_history(cli, campaign)
@@ -109,7 +109,7 @@ def refuse_another(cli: Cli, campaign: Campaign) -> None:
 def check_history(cli: Cli, campaign: Campaign) -> None:
     """Everything that happened, as a table, as JSON and as a drawing."""
     pack = ("--pack", campaign.pack.name)
-    told = cli.ok("history", *pack, "--json", "--plot", "history.svg").json()
+    told = cli.ok("champion", "history", *pack, "--json", "--plot", "history.svg").json()
     assert [line["how"] for line in told["promotions"]] == ["initial", "gate", "rollback"]
     assert [line["in_force"] for line in told["promotions"]] == [False, False, True]
     assert [look["answer"] for look in told["looks"]] == ["promote", "no"]
@@ -124,7 +124,7 @@ def check_history(cli: Cli, campaign: Campaign) -> None:
     assert (first["verdicts"], first["scenarios"]) == (8, 4)
     drawing = ElementTree.fromstring(Path("history.svg").read_text(encoding="utf-8"))
     assert len(drawing.findall(".//{*}circle")) == len(levels) + 2
-    shown = cli.ok("history", *pack).out
+    shown = cli.ok("champion", "history", *pack).out
     assert "in force" in shown
     assert "complaints" in shown
 
@@ -139,14 +139,14 @@ def test_who_promotes_by_force_is_told_what_the_gate_would_have_said(
     assert "What the gate would have said" in forced.out
     assert "FAIL lazy tier" in " ".join(forced.out.split())
     assert "poor+v1 is champion" in forced.out
-    told = cli.ok("history", *pack, "--json").json()
+    told = cli.ok("champion", "history", *pack, "--json").json()
     assert told["looks"] == [], "a forced promotion takes no look"
     assert told["promotions"][-1]["overruled"] == ["planned look", "lazy tier"]
     assert "against the gate (planned look, lazy tier): cheaper" in " ".join(
-        cli.ok("history", *pack).out.split()
+        cli.ok("champion", "history", *pack).out.split()
     )
     assert "the gate's rules planned look, lazy tier" in cli.ok("champion", *pack).out
-    cli.ok("rollback", *pack)
+    cli.ok("champion", "rollback", *pack)
     # The look that nobody took is still there to be taken.
     assert cli.ok("gate", *where, "--json").json()["look"] == 3
 
@@ -211,7 +211,7 @@ def test_collect_adds_the_champion(campaign: Campaign) -> None:
 
 
 def test_commands_without_a_champion_say_how_to_name_one(cli: Cli) -> None:
-    for command in ("champion", "history", "rollback"):
-        outcome = cli(command, "--pack", "pack-that-nobody-has")
+    for command in (("champion",), ("champion", "history"), ("champion", "rollback")):
+        outcome = cli(*command, "--pack", "pack-that-nobody-has")
         assert (outcome.code, "--initial" in outcome.err) == (2, True), outcome.err
     assert cli("champion", "--pack", "it's").code == 2

@@ -146,7 +146,7 @@ def test_mixed_contents_and_a_champion_outside_the_grid(bench: Bench) -> None:
     files = made.pack.files | {"prompts/v1.md": made.pack.files["prompts/v1.md"] + "\nBe brief.\n"}
     replace(made, pack=parse_pack(files)).collect()
     mixed = bench.cli("compare", *bench.where(made), "--json")
-    assert (mixed.code, mixed.out, "tipbench retire" in mixed.err) == (1, "", True), mixed.err
+    assert (mixed.code, mixed.out, "tipbench collect retire" in mixed.err) == (1, "", True), mixed.err
     bench.gate(made, code=3, failed=["contents"])
     forced = ("--force", "--challenger", "new+v1", "--reason", "anyway")
     assert bench.cli("promote", *bench.where(made), *forced).code == 1

@@ -36,6 +36,6 @@ def test_the_gate_is_asked_about_one_challenger_against_one_version(cli: Cli, ca
     nobody = cli("gate", *where, "--against", "hero")
     assert (nobody.code, "no version or alias 'hero'" in nobody.err) == (2, True), nobody.err
 
-    back = cli.ok("rollback", *pack, "--reason", "complaints", "--json").json()
+    back = cli.ok("champion", "rollback", *pack, "--reason", "complaints", "--json").json()
     assert (back["outcome"], back["champion"]["arm"]) == ("promoted", "old+v1")
     assert cli.ok("champion", *pack, "--json").json()["arm"] == "old+v1"

@@ -114,11 +114,11 @@ def test_one_campaign_promotes_one_refuses_and_rollback_goes_back(
     assert f"{BETTER}+v3 stays champion" in refused.out
     assert champion() == (2, f"{BETTER}+v3")
 
-    cli.ok("rollback", "--pack", pack, "--reason", "complaints")
+    cli.ok("champion", "rollback", "--pack", pack, "--reason", "complaints")
     assert champion() == (1, f"{WORSE}+v3")
     is_prompt = "tags.`mlflow.prompt.is_prompt` = 'true'"
     versions = client.search_model_versions(f"name='{entry_name(pack)}' AND {is_prompt}")
     assert sorted(int(version.version) for version in versions) == [1, 2]
-    told = cli.ok("history", "--pack", pack, "--json").json()
+    told = cli.ok("champion", "history", "--pack", pack, "--json").json()
     assert [line["how"] for line in told["promotions"]] == ["initial", "gate", "rollback"]
     assert [look["answer"] for look in told["looks"]] == ["promote", "no"]

@@ -55,7 +55,9 @@ def test_every_key_of_the_json_is_documented(cli: Cli, campaign: Campaign) -> No
 
 def test_two_judges_agree_by_the_same_number_wherever_it_is_shown(cli: Cli, campaign: Campaign) -> None:
     where = ("--experiment", campaign.experiment)
-    told = {tuple(pair["judges"]): pair for pair in cli.ok("judges", *where, "--json").json()["pairs"]}
+    told = {
+        tuple(pair["judges"]): pair for pair in cli.ok("judge", "judges", *where, "--json").json()["pairs"]
+    }
     bench = read_bench(campaign.tracking, campaign.experiment, stamps=make_stamps())
     pairs = {pair.judges: pair.found for pair in compare_judges(bench.evidence, bench.pack.rubric)}
     cli("compare", *where, "--html", "report.html")

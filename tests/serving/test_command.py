@@ -115,7 +115,7 @@ def test_another_signal_log_is_evaluated_where_it_is_named(cli: Cli, experiment_
 
     where = ("--experiment", experiment_name, "--json")
     small = ("--policies", "egreedy-v2,linucb", "--users", "20", "--rounds", "10")
-    cli.ok("simulate", *small, "--experiment", experiment_name)
+    cli.ok("policies", "simulate", *small, "--experiment", experiment_name)
     alone = cli("policies", "gate", *where, "--candidate", "egreedy-v2", "--active", "linucb").json()
     assert (alone["candidate"], alone["active"]) == ("egreedy-v2", "linucb")
     assert alone["simulation"], "both of them were in the simulation"

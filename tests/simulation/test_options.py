@@ -1,4 +1,4 @@
-"""What `tipbench simulate` draws is decided by its seed and by how much a profile says."""
+"""What `tipbench policies simulate` draws is decided by its seed and by how much a profile says."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ def test_the_seed_and_the_profile_effect_are_what_was_asked_for(cli: Cli, experi
     small = ("--policies", "egreedy-v1", "--users", "8", "--rounds", "10", "--experiment", experiment_name)
 
     def simulate(*more: str) -> Any:
-        return cli.ok("simulate", *small, "--json", *more).json()
+        return cli.ok("policies", "simulate", *small, "--json", *more).json()
 
     plain, again, other = simulate("--seed", "3"), simulate("--seed", "3"), simulate("--seed", "4")
     planted = simulate("--seed", "3", "--profile-effect", "2")

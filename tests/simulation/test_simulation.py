@@ -119,7 +119,7 @@ def test_from_the_command_line_simulate_gate_promote(cli: Cli, experiment_name: 
     assert cli("policies", "gate", *where).code == 4
     plot = tmp_path / "regret.svg"
     small = ("--policies", "egreedy-v1,egreedy-v2", "--users", "20", "--rounds", "40", "--plot", str(plot))
-    report = cli.ok("simulate", *small, *where, "--json").json()
+    report = cli.ok("policies", "simulate", *small, *where, "--json").json()
     assert [each["policy"] for each in report["policies"]] == ["egreedy-v1", "egreedy-v2"]
     assert plot.read_text().startswith("<svg")
     said = cli("policies", "gate", *where, "--promote", "--json")
@@ -146,4 +146,4 @@ def test_simulate_takes_judged_tips(cli: Cli, experiment_name: str, tmp_path: Pa
     tips = [StoredTip(id=f"t{n}", text="x", kind=f"slot {n % 2}", quality=n / 10) for n in range(10)]
     write_tips(path, tips)
     small = ("--policies", "linucb,random", "--users", "8", "--rounds", "10", "--experiment", experiment_name)
-    assert "10 tips" in cli.ok("simulate", *small, "--tips", str(path)).out
+    assert "10 tips" in cli.ok("policies", "simulate", *small, "--tips", str(path)).out

@@ -2,12 +2,12 @@ import pytest
 from click.testing import CliRunner
 from rich.text import Text
 
-from tipbench.cli.plan import command
+from tipbench.cli.collect import command
 from tipbench.errors import UsageError
 
 
 def run(*options: str) -> str:
-    outcome = CliRunner(env={"COLUMNS": "132"}).invoke(command, options, catch_exceptions=True)
+    outcome = CliRunner(env={"COLUMNS": "132"}).invoke(command, ["plan", *options], catch_exceptions=True)
     if outcome.exception is not None and not isinstance(outcome.exception, SystemExit):
         raise outcome.exception
     assert outcome.exit_code == 0, outcome.output
@@ -56,6 +56,6 @@ def test_an_unknown_set_names_those_there_are() -> None:
 
 
 def test_one_arm_is_refused_before_anything_is_printed() -> None:
-    outcome = CliRunner(env={"COLUMNS": "132"}).invoke(command, ["--models", "a", "--prompts", "p"])
+    outcome = CliRunner(env={"COLUMNS": "132"}).invoke(command, ["plan", "--models", "a", "--prompts", "p"])
     assert isinstance(outcome.exception, UsageError)
     assert outcome.output == ""

@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.text_judge import judge_file
+from tipbench.judging.handout import SittingRequest
 from tipbench.pack import builtin_pack
+from tipbench.settings import read_settings
+from tipbench.workbench import open_workbench
 
 REFERENCES = {anchor.text: anchor.scores for anchor in builtin_pack().anchors}
 """Text → reference scores: what a judge who knew them would answer."""
@@ -13,6 +16,15 @@ REFERENCES = {anchor.text: anchor.scores for anchor in builtin_pack().anchors}
 
 def sections(path: Path) -> list[Any]:
     return json.loads(path.read_text())["sections"]
+
+
+def hand_out(path: Path, experiment: str, *, blocks: int, judged_by: str = "claude-code-session") -> None:
+    """As `judge --export` does, but at most so many blocks."""
+    with open_workbench(read_settings()) as workbench:
+        handed = workbench.judging.hand_out(
+            path, SittingRequest(judged_by, blocks=blocks), experiment=experiment
+        )
+    assert handed is not None
 
 
 def fill(

@@ -23,8 +23,7 @@ from click.testing import CliRunner
 
 from tests.support.waiting import eventually
 from tests.tracking.writing import TEXTS, make_write
-from tipbench.cli.backup import command as backup_command
-from tipbench.cli.restore import command as restore_command
+from tipbench.cli.mlflow import command
 from tipbench.errors import BackupError, NewerSchema, TipbenchError, TrackingError, UsageError
 from tipbench.tracking import Experiment, Run, Tracking
 from tipbench.tracking.client import Pace, Rest
@@ -124,12 +123,12 @@ def backup(saved: Saved) -> Path:
             writer.start()
         eventually(lambda: len(through) >= 4, "four writes are through")
         saved.delivered.extend(through)
-        told = CliRunner().invoke(backup_command, [str(saved.backup), "--home", str(saved.home)])
+        told = CliRunner().invoke(command, ["backup", str(saved.backup), "--home", str(saved.home)])
         done.set()
         for writer in writers:
             writer.join()
     assert told.exit_code == 0, told.output
-    assert f"tipbench restore {saved.backup}" in told.output
+    assert f"tipbench mlflow restore {saved.backup}" in told.output
     return saved.backup
 
 
@@ -268,7 +267,7 @@ def test_restored_data_is_what_was_saved_and_the_way_back_is_told(saved: Saved, 
     with pytest.raises(BackupError, match="runs") as raised:
         restore(saved.home, backup)
     assert "--stop" in raised.value.hint
-    told = CliRunner().invoke(restore_command, [str(backup), "--stop", "--home", str(saved.home)])
+    told = CliRunner().invoke(command, ["restore", str(backup), "--stop", "--home", str(saved.home)])
     assert told.exit_code == 0, told.output
 
     new = managed.start()
@@ -297,7 +296,7 @@ def test_restored_data_is_what_was_saved_and_the_way_back_is_told(saved: Saved, 
 
 
 def test_a_restore_elsewhere_needs_no_data_there(backup: Path, tmp_path: Path) -> None:
-    told = CliRunner().invoke(restore_command, [str(backup), "--home", str(tmp_path / "new")])
+    told = CliRunner().invoke(command, ["restore", str(backup), "--home", str(tmp_path / "new")])
     assert told.exit_code == 0, told.output
     assert "put aside" not in told.output
     assert (managed_folder(tmp_path / "new") / "mlflow.db").exists()
@@ -477,5 +476,5 @@ def look_at(home: Path, whole: set[str]) -> str:
 def test_the_way_back_survives_a_folder_with_spaces(backup: Path, tmp_path: Path) -> None:
     home = tmp_path / "data folder"
     restore(home, backup)
-    told = CliRunner().invoke(restore_command, [str(backup), "--home", str(home)]).output
+    told = CliRunner().invoke(command, ["restore", str(backup), "--home", str(home)]).output
     assert shlex.split(told.splitlines()[-1])[-1] == str(managed_folder(home))

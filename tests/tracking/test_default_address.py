@@ -60,6 +60,6 @@ def test_a_command_keeps_its_data_under_xdg_data_home(
 ) -> None:
     monkeypatch.delenv("TIPBENCH_HOME")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "xdg"))
-    cli.ok("admin", "users")
+    cli.ok("serve", "users", "list")
     assert (tmp_path / "xdg" / "tipbench").is_dir()
     assert list(cli.home.iterdir()) == [cli.home / "models"], "nothing went where it used to"

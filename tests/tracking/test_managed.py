@@ -22,7 +22,6 @@ from tests.support.fault_proxy import FaultProxy, Plan
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_SECONDS
 from tests.tracking.writing import impatient, make_write
-from tipbench.cli.backup import command as backup_command
 from tipbench.cli.mlflow import command
 from tipbench.errors import UsageError
 from tipbench.settings import Settings
@@ -134,10 +133,10 @@ def test_status_and_up_tell_where_it_is(home: Path, url: str) -> None:
 def test_a_backup_overwrites_a_file_only_by_force(home: Path, url: str, tmp_path: Path) -> None:
     file = tmp_path / "backup.tar.gz"
     file.write_text("precious")
-    refused = CliRunner().invoke(backup_command, [str(file), "--home", str(home)])
+    refused = CliRunner().invoke(command, ["backup", str(file), "--home", str(home)])
     assert isinstance(refused.exception, UsageError)
     assert file.read_text() == "precious"
-    forced = CliRunner().invoke(backup_command, [str(file), "--home", str(home), "--force"])
+    forced = CliRunner().invoke(command, ["backup", str(file), "--home", str(home), "--force"])
     assert forced.exit_code == 0, forced.output
     assert tarfile.is_tarfile(file)
 

@@ -126,7 +126,7 @@ class Accounts:
         with self.database.read() as view:
             found = _find(view, name)
         if found is None:
-            raise NotThere(f"there is no user {name!r}", hint="List them: tipbench admin users")
+            raise NotThere(f"there is no user {name!r}", hint="List them: tipbench serve users list")
         return found
 
     def list_users(self) -> list[User]:
@@ -177,7 +177,7 @@ def _find(view: sqlite3.Connection, name: str) -> User | None:
 def _must_exist(view: sqlite3.Connection, name: str) -> User:
     found = _find(view, name)
     if found is None:
-        raise NotThere(f"there is no user {name!r}", hint="List them: tipbench admin users")
+        raise NotThere(f"there is no user {name!r}", hint="List them: tipbench serve users list")
     return found
 
 

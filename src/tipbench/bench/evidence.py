@@ -196,7 +196,8 @@ def check_contents(cells: Sequence[StoredCell], *, experiment: str) -> None:
                 f"{kind} {name!r} has {len(contents)} contents: {shown}" if name else f"{kind}: {shown}"
             )
             commands += [
-                f"tipbench retire --experiment {experiment!r} --{kind} {format_content(name, content)}"
+                f"tipbench collect retire --experiment {experiment!r} "
+                f"--{kind} {format_content(name, content)}"
                 for content in contents
             ]
     if lines:

@@ -8,39 +8,39 @@ import click
 from tipbench.errors import TipbenchError
 from tipbench.inert import make_inert
 
-COMMANDS = {
-    "demo": "Everything once, on this machine: a real model, a real MLflow, a leaderboard.",
-    "collect": "Generate every missing cell of models × prompts × scenarios.",
-    "judge": "Hand out what waits for a judge, and take the verdicts in.",
-    "judges": "Every sitting with its drift, and how far the judges agree.",
-    "sitting": "Accept or refuse a closed sitting.",
-    "anchors": "New anchors from candidates on which judges agree.",
-    "mcp": "Serve judging to a coding agent (MCP, stdio).",
-    "compare": "The leaderboard: who wins, and how sure we are.",
-    "preferences": "Chosen and rejected candidates, for preference tuning.",
-    "gate": "May a challenger replace the champion? Planned looks, every rule with its numbers.",
-    "promote": "Make the arm champion that the gate lets pass, or name the first one.",
-    "champion": "The arm in use, for people and for other programs.",
-    "rollback": "Back to the champion before.",
-    "history": "Champions, promotions, looks, and levels over time.",
-    "ab": "Compare prompts and promote the better one: collect, judge, gate, promote in one command.",
-    "improve": "Better versions of the champion's prompt, from its worst verdicts.",
-    "serve": "The panel and the API: the bench from a browser and from other programs.",
-    "admin": "Users of the panel and the API, and their tokens.",
-    "jobs": "What runs in the background: list, log, cancel.",
-    "airflow": "Airflow as what runs the phases: is it ready for the bench?",
-    "policies": "Which tip for whom: serve policies, evaluate them, promote one.",
-    "simulate": "Compare policies on simulated users.",
-    "plan": "What a design can see before anything is generated.",
-    "models": "List models on every engine; fetch weights.",
-    "pack": "Start or check a pack of your own.",
-    "retire": "Take contents out of the comparison; deletes nothing.",
-    "mlflow": "The managed local MLflow server: up, down, status.",
-    "backup": "The managed server's data in one file, also while it runs.",
-    "restore": "Bring a backup back; what is there now is put aside.",
-    "repair": "Rebuild what people see in MLflow from the verdicts.",
-    "doctor": "Check every part, and say what to do.",
+GROUPS = {
+    "Bench": {
+        "demo": "Everything once, on this machine: a real model, MLflow, a board.",
+        "collect": "Generate every missing cell; plan a design; retire contents.",
+        "judge": "Hand out what waits for a judge, take in verdicts; judges.",
+        "compare": "The leaderboard: who wins, and how sure we are.",
+        "export": "What an experiment holds, as a file: pairs for preference tuning.",
+    },
+    "Decide": {
+        "gate": "May a challenger replace the champion? Every rule has its say.",
+        "promote": "Make the arm champion that the gate lets pass; name the first one.",
+        "champion": "The arm in use; those before it (history), and back (rollback).",
+    },
+    "Improve": {
+        "improve": "Better versions of the champion's prompt; the better of some.",
+    },
+    "Panel": {
+        "serve": "The panel and the API; their users and tokens.",
+        "jobs": "What runs in the background: list, log, cancel.",
+        "mcp": "Serve judging to a coding agent (MCP, stdio).",
+    },
+    "Which tip for whom": {
+        "policies": "Serve policies, simulate and evaluate them, make one active.",
+    },
+    "Parts": {
+        "models": "List models on every engine; fetch weights.",
+        "pack": "Start or check a pack of your own.",
+        "mlflow": "The managed MLflow server: start, stop, back up, restore, repair.",
+        "doctor": "Check every part, and say what to do.",
+    },
 }
+"""What one wants to do → commands. Each is a module of this package, imported when it is called."""
+COMMANDS = {name: says for commands in GROUPS.values() for name, says in commands.items()}
 
 
 class LazyGroup(click.Group):
@@ -60,8 +60,9 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in `--help`."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:8}", says) for name, says in commands.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

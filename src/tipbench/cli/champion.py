@@ -1,17 +1,21 @@
-"""`tipbench champion`."""
+"""`tipbench champion`: the arm in use, those before it, and the way back."""
 
-import re
+import getpass
 from pathlib import Path
 
 import click
 
-from tipbench.cli.session import Function, Session, mlflow_options, open_session
-from tipbench.errors import NoChampion, UsageError
-from tipbench.grid import open_pack
-from tipbench.pack.check import NAME
-from tipbench.promotion.promote import ChampionReport, describe
-from tipbench.promotion.succession import settle
-from tipbench.settings import Settings
+from tipbench.cli.session import (
+    FilePath,
+    Function,
+    check_reason,
+    find_pack_name,
+    has_subcommand,
+    mlflow_options,
+    open_session,
+    write_whole,
+)
+from tipbench.errors import NoChampion, TipbenchError, UsageError
 
 
 def pack_option(function: Function) -> Function:
@@ -19,14 +23,21 @@ def pack_option(function: Function) -> Function:
     return click.option("--pack", help="The pack: its name or its folder [default: tip].")(function)
 
 
-@click.command(name="champion")
+@click.group(name="champion", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Everything that is needed to ask it.")
 @pack_option
 @mlflow_options
-def command(*, as_json: bool, **flags: object) -> None:
+@click.pass_context
+def command(ctx: click.Context, *, as_json: bool, **flags: object) -> None:
     """The arm in use: model, prompt, options, and why."""
+    if has_subcommand(ctx):
+        return
+    from tipbench.promotion.promote import describe
+    from tipbench.promotion.succession import settle
+    from tipbench.show.champions import print_champion
+
     with open_session(flags, for_machines=as_json) as session:
-        name = pack_name(session.settings)
+        name = find_pack_name(session.settings)
         found = settle(session.tracking, name, stamps=session.stamps)
         if found is None:
             raise NoChampion(name)
@@ -34,41 +45,49 @@ def command(*, as_json: bool, **flags: object) -> None:
         if as_json:
             click.echo(report.model_dump_json(indent=1))
         else:
-            _print(session, report)
+            print_champion(report, session.say)
 
 
-def pack_name(settings: Settings) -> str:
-    """The name of the pack in the settings: of a folder the name that is written in it.
+@command.command(short_help="Champions, looks and levels over time.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--plot", type=FilePath, help="Draw it: an SVG file.")
+@pack_option
+@mlflow_options
+def history(*, as_json: bool, plot: Path | None, **flags: object) -> None:
+    """Champions, promotions, looks, and the champions' level per experiment over time."""
+    from tipbench.promotion.history import read_history
+    from tipbench.show.champions import print_history
+    from tipbench.show.charts import draw_history
 
-    Raises:
-        UsageError: it is no name, or the folder holds no sound pack.
-    """
-    if Path(settings.pack).expanduser().is_dir():
-        return open_pack(settings.pack).name
-    if not re.match(NAME, settings.pack):
-        raise UsageError(f"{settings.pack!r} is neither a folder nor the name of a pack")
-    return settings.pack
+    with open_session(flags, for_machines=as_json) as session:
+
+        def pass_over(name: str, error: TipbenchError) -> None:
+            session.say.print(f"· {name} is left out: {error.message}", markup=False)
+
+        found = read_history(session.tracking, find_pack_name(session.settings), pass_over=pass_over)
+        if plot is not None:
+            drawing = draw_history(found)
+            if drawing is None:
+                raise UsageError("no champion has lazy verdicts yet: there is nothing to draw")
+            write_whole(plot, drawing)
+        if as_json:
+            click.echo(found.model_dump_json(indent=1))
+        else:
+            print_history(found, session.say)
 
 
-def _print(session: Session, report: ChampionReport) -> None:
-    say = session.say
-    for remark in report.remarks:
-        say.print(f"· {remark}", markup=False, style="dim")
-    say.print(f"{report.arm}  champion of {report.pack!r} since {report.since}", markup=False, style="bold")
-    for doubt in report.doubtful:
-        say.print(f"· doubtful: sitting {doubt} was refused since", markup=False)
-    options = report.options
-    pinned = "" if report.pinned else ", unpinned"
-    rows = {
-        "registry": f"prompt {report.prompt_name!r}, version {report.version}, alias {report.alias!r}",
-        "model": f"{report.model} on {report.engine}, {report.model_digest[:24]}{pinned}",
-        "prompt": f"{report.prompt}, {len(report.template)} characters",
-        "options": f"temperature {options.sampling.temperature:g}, {options.n_tips} tips"
-        + (", diverse" if options.diversity else ""),
-        "promoted": f"{report.how} by {report.by or 'somebody'} from {report.experiment!r}",
-        "reason": report.reason,
-    }
-    if report.overruled:
-        rows["against"] = f"the gate's rules {', '.join(report.overruled)}"
-    for name, value in rows.items():
-        say.print(f"{name:9} {value}", markup=False)
+@command.command()
+@click.option("--reason", help="Why. It is recorded.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@pack_option
+@mlflow_options
+def rollback(*, reason: str | None, as_json: bool, **flags: object) -> None:
+    """Back to the champion before this one."""
+    from tipbench.show.champions import show_outcome
+
+    with open_session(flags, for_machines=as_json) as session:
+        session.tracking.deliver_left_over()
+        outcome = session.workbench.promoting(getpass.getuser()).roll_back(
+            find_pack_name(session.settings), reason=check_reason(reason) if reason is not None else ""
+        )
+        show_outcome(outcome, session.say, as_json=as_json)

@@ -1,37 +1,33 @@
-"""`tipbench collect`."""
+"""`tipbench collect`: generate what is missing; what a design can see; contents out of the comparison."""
 
 import json
-import shlex
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
-from tipbench.bench.champions import ChampionArm, read_arm, read_chain
-from tipbench.cli.progress import show_json, show_progress
 from tipbench.cli.session import (
+    CollectRun,
     Session,
     check_room,
     experiment_option,
-    make_console,
+    has_subcommand,
     mlflow_options,
+    open_session,
     start_session,
 )
-from tipbench.collect.run import Collected, Plan, estimate_seconds
-from tipbench.engines import open_engines
-from tipbench.engines.protocol import Engine
-from tipbench.errors import (
-    TrackingRefused,
-    TrackingUnavailable,
-    UsageError,
-)
-from tipbench.grid import Cell, add_champion, champion_alone, open_pack, prepare_grid
-from tipbench.records import Model
-from tipbench.settings import read_settings
-from tipbench.tracking import Delivery
+from tipbench.errors import TrackingRefused, TrackingUnavailable, UsageError
+
+if TYPE_CHECKING:
+    from tipbench.bench.cells import StoredCell
+    from tipbench.bench.champions import ChampionArm
+    from tipbench.grid import Cell
+    from tipbench.records import Model
+    from tipbench.settings import Settings
+    from tipbench.stats import CellVariance
 
 
-@click.command(name="collect")
+@click.group(name="collect", invoke_without_command=True)
 @click.option("--models", help="Comma-separated models: names or paths of .gguf files.")
 @click.option("--prompts", help="Comma-separated prompt versions.")
 @click.option("--scenarios", help="Scenario set: core, wide, all, or one of your pack's.")
@@ -57,7 +53,9 @@ from tipbench.tracking import Delivery
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line, for machines.")
 @experiment_option
 @mlflow_options
+@click.pass_context
 def command(
+    ctx: click.Context,
     *,
     reuse_from: str | None,
     skip_missing: bool,
@@ -69,6 +67,13 @@ def command(
     **flags: object,
 ) -> None:
     """Generate every missing cell. Run it again to fill what is missing: nothing is made twice."""
+    if has_subcommand(ctx):
+        return
+    from tipbench.engines import open_engines
+    from tipbench.grid import prepare_grid
+    from tipbench.settings import read_settings
+    from tipbench.show.console import make_console
+
     if without_champion and only_champion:
         raise UsageError("--only-champion does not go with --without-champion")
     settings = read_settings(flags)
@@ -84,22 +89,23 @@ def command(
         with start_session(settings, say=say) as session:
             champion = None if without_champion else _find_champion(session, report)
             cells = _with_champion(grid, champion, session, find_model=engines.admit, report=report)
-            collect = CollectRun(session, reuse_from=reuse_from, as_json=as_json)
             if dry_run:
-                collect.show_plan(cells)
+                _show_plan(session, cells, reuse_from=reuse_from, as_json=as_json)
             elif cells:
-                collect.run(cells, engines.engine_of)
+                CollectRun(session, reuse_from=reuse_from, as_json=as_json).run(cells, engines.engine_of)
 
 
 def _with_champion(
-    grid: list[Cell],
-    champion: ChampionArm | None,
+    grid: "list[Cell]",
+    champion: "ChampionArm | None",
     session: Session,
     *,
-    find_model: Callable[[str], Model],
+    find_model: "Callable[[str], Model]",
     report: Callable[[str], None],
-) -> list[Cell]:
+) -> "list[Cell]":
     """The grid with the champion's cells; where there is no grid, they alone."""
+    from tipbench.grid import add_champion, champion_alone
+
     if grid:
         return add_champion(grid, champion, find_model=find_model, report=report) if champion else grid
     if champion is None:
@@ -108,8 +114,11 @@ def _with_champion(
     return champion_alone(session.settings, champion, find_model=find_model, report=report)
 
 
-def _find_champion(session: Session, report: Callable[[str], None]) -> ChampionArm | None:
+def _find_champion(session: Session, report: Callable[[str], None]) -> "ChampionArm | None":
     """The champion of the pack, if it has one and we are told."""
+    from tipbench.bench.champions import read_arm, read_chain
+    from tipbench.grid import open_pack
+
     try:
         in_force = read_chain(session.tracking, open_pack(session.settings.pack).name).in_force
         return None if in_force is None else read_arm(session.tracking, in_force)
@@ -118,88 +127,166 @@ def _find_champion(session: Session, report: Callable[[str], None]) -> ChampionA
         return None
 
 
-@dataclass(frozen=True)
-class CollectRun:
-    """One collect as it is shown. `last` says that the command ends with it."""
+def _show_plan(session: Session, cells: "list[Cell]", *, reuse_from: str | None, as_json: bool) -> None:
+    """What would be done, and what it could show."""
+    from tipbench.collect.run import estimate_seconds
 
-    session: Session
-    reuse_from: str | None = None
-    as_json: bool = False
-    last: bool = True
+    name = session.settings.experiment
+    plan = session.workbench.collecting.foresee(cells, experiment=name, reuse_from=reuse_from)
+    lead = _smallest_lead(cells)
+    numbers = {
+        "experiment": name,
+        "cells": len(plan.cells),
+        "stored": len(plan.cells) - len(plan.missing),
+        "reuse": len(plan.to_reuse),
+        "generate": len(plan.to_generate),
+        "models": sorted({cell.model.name for cell in plan.to_generate}),
+        "estimated_seconds": round(estimate_seconds(plan)),
+    }
+    if as_json:
+        click.echo(json.dumps({"event": "plan"} | numbers | {"smallest_lead": lead}))
+        return
+    for name, value in numbers.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+        session.say.print(f"{name.replace('_', ' '):18} {shown}", markup=False)
+    seen = "none: the gate needs 2 arms and 4 scenarios" if lead is None else f"{lead:g}, all judged"
+    session.say.print(f"{'lead seen with 80 %':18} {seen} (more: tipbench collect plan)", markup=False)
 
-    def show_plan(self, cells: list[Cell]) -> None:
-        """What would be done."""
-        name = self.session.settings.experiment
-        plan = self.session.workbench.collecting.foresee(cells, experiment=name, reuse_from=self.reuse_from)
-        numbers = {
-            "experiment": name,
-            "cells": len(plan.cells),
-            "stored": len(plan.cells) - len(plan.missing),
-            "reuse": len(plan.to_reuse),
-            "generate": len(plan.to_generate),
-            "models": sorted({cell.model.name for cell in plan.to_generate}),
-            "estimated_seconds": round(estimate_seconds(plan)),
-        }
-        if self.as_json:
-            click.echo(json.dumps({"event": "plan"} | numbers))
-            return
-        for name, value in numbers.items():
-            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-            self.session.say.print(f"{name.replace('_', ' '):18} {shown}", markup=False)
 
-    def run(self, cells: list[Cell], engine_of: Callable[[Model], Engine]) -> None:
-        """Collects, shows progress, and says what comes next."""
-        workbench, say = self.session.workbench, self.session.say
-        left = workbench.tracking.deliver_left_over()
-        if left.delivered:
-            say.print(f"{left.delivered} writes that an earlier run left were delivered")
-        for message in (*left.notes, *(f"refused by MLflow: {message}" for _, message in left.refused)):
-            say.print(f"· {message}", markup=False)
-        collection = workbench.collecting.begin(
-            cells, experiment=workbench.settings.experiment, reuse_from=self.reuse_from
+def _smallest_lead(cells: "list[Cell]") -> float | None:
+    """Over a champion, with every candidate judged; None if the gate could see none."""
+    from tipbench.stats import Design, smallest_difference
+
+    arms = {(cell.model.name, cell.prompt.name) for cell in cells}
+    if len(arms) < 2:
+        return None
+    scenarios = {cell.scenario.id for cell in cells}
+    depth = min(cell.options.n_tips for cell in cells)
+    lead = smallest_difference(Design(len(arms), len(scenarios), depth))
+    return round(lead, 2) if lead < float("inf") else None
+
+
+@command.command(name="retire")
+@click.option("--model", metavar="NAME@HASH", help="Cells of this content of a model.")
+@click.option("--prompt", metavar="NAME@HASH", help="Cells of this content of a prompt.")
+@click.option("--scenario", metavar="NAME@HASH", help="Cells of this content of a scenario.")
+@click.option("--rubric", metavar="NAME@HASH", help="Cells judged by this content of a rubric.")
+@click.option("--options", metavar="HASH", help="Cells asked with these options.")
+@click.option("--undo", is_flag=True, help="Take it back into the comparison.")
+@experiment_option
+@mlflow_options
+def retire(
+    *,
+    undo: bool,
+    model: str | None,
+    prompt: str | None,
+    scenario: str | None,
+    rubric: str | None,
+    options: str | None,
+    **flags: object,
+) -> None:
+    """Take one content out of the comparison. It is tagged; nothing is deleted."""
+    from tipbench.bench.evidence import KINDS
+
+    given = {"model": model, "prompt": prompt, "scenario": scenario, "options": options, "rubric": rubric}
+    wanted = {kind: value for kind, value in given.items() if value}
+    if len(wanted) != 1:
+        raise UsageError(f"collect retire takes exactly one of {', '.join('--' + kind for kind in KINDS)}")
+    ((kind, value),) = wanted.items()
+    with open_session(flags) as session:
+        _retire(session, kind=kind, value=value, undo=undo)
+
+
+def _retire(session: Session, *, kind: str, value: str, undo: bool) -> None:
+    """Tags the cells of this content, or takes the tag away."""
+    from tipbench.bench.cells import read_cells
+    from tipbench.tracking.write import blank_write
+
+    tracking, name = session.tracking, session.settings.experiment
+    experiment = tracking.find_experiment(name)
+    cells = [cell for cell in read_cells(tracking.read_runs(experiment)) if cell.retired == undo]
+    found = [cell for cell in cells if _written(cell, kind) == value]
+    if not found:
+        known = sorted({_written(cell, kind) for cell in cells})
+        raise UsageError(
+            f"experiment {name!r} has no cells with {kind} {value!r}", hint=f"There are: {', '.join(known)}"
         )
-        plan = collection.plan
-        if not self.as_json:
-            say.print(
-                f"{len(plan.cells)} cells: {len(plan.cells) - len(plan.missing)} stored, "
-                f"{len(plan.to_reuse)} to reuse, {len(plan.to_generate)} to generate"
-            )
-        with collection.generate(engine_of) as collected:
-            done = self._show(collected, total=len(plan.missing))
-        self._finish(collection.deliver(), plan, done=done)
+    for cell in found:
+        blank = blank_write(experiment, session.stamps)
+        tags = {"tipbench.retired": "" if undo else f"{kind} {value}"}
+        tags |= {"judge_pending": str(undo and bool(cell.answered_slots)).lower()}
+        tracking.submit(blank.model_copy(update={"run_id": cell.run.run_id, "tags": tags}))
+    report = tracking.flush()
+    if report.left_in_journal or report.refused:
+        raise TrackingUnavailable("not all cells could be tagged", hint="Run the same command again.")
+    did = "took back" if undo else "retired"
+    session.say.print(f"{did} {len(found)} cells with {kind} {value}; nothing was deleted", markup=False)
 
-    def _show(self, collected: Iterable[Collected], *, total: int) -> int:
-        if self.as_json:
-            return show_json(collected, total=total)
-        return show_progress(collected, total=total, say=self.session.say)
 
-    def _finish(self, report: Delivery, plan: Plan, *, done: int) -> None:
-        if self.as_json:
-            summary = {"event": "done", "collected": done, "cells": len(plan.cells)}
-            summary["left"] = report.left_in_journal
-            click.echo(json.dumps(summary))
-        if report.refused:
-            for _, message in report.refused:
-                self.session.say.print(f"refused by MLflow: {message}", markup=False)
-            raise TrackingRefused(
-                f"MLflow refused {len(report.refused)} writes: they are kept in "
-                f"{str(self.session.settings.home / 'journal')!r} but do not count",
-                hint="Mend what MLflow complains about, then run the same command again.",
-            )
-        if report.left_in_journal:
-            raise TrackingUnavailable(
-                f"{report.left_in_journal} writes are safe in the journal but not in MLflow",
-                hint="Run the same command again when MLflow answers: nothing is generated twice.",
-            )
-        if self.last and not self.as_json:
-            self._say_what_is_next(plan)
+def _written(cell: "StoredCell", kind: str) -> str:
+    from tipbench.bench.evidence import content_of, format_content
 
-    def _say_what_is_next(self, plan: Plan) -> None:
-        name, say = self.session.settings.experiment, self.session.say
-        say.print(f"{len(plan.cells)} cells are in experiment {name!r}. Next:", markup=False)
-        if plan.close_reason is None:
-            say.print(f"  tipbench judge --experiment {shlex.quote(name)} --export sheet.json", markup=False)
-        else:
-            say.print(f"  judging was closed: {plan.close_reason}. To open it again:", markup=False)
-            say.print(f"  tipbench judge reopen --experiment {shlex.quote(name)} --reason …", markup=False)
-        say.print(f"  tipbench compare --experiment {shlex.quote(name)}", markup=False)
+    return format_content(*content_of(cell.facts, kind))
+
+
+@command.command(name="plan", short_help="What a design can see before anything is made.")
+@click.option("--models", help="Comma-separated model tags.")
+@click.option("--prompts", help="Comma-separated prompt versions.")
+@click.option("--scenarios", metavar="core|wide|all|N", help="A set of the pack, or a number.")
+@click.option("--n-tips", type=click.IntRange(1, 50), help="Candidates per cell.")
+@click.option("--pack", help="A pack's folder; `tip` is built in.")
+@click.option("--difference", type=float, help="What should be seen: how many scenarios does that need?")
+@click.option("--like", metavar="EXPERIMENT", help="An earlier experiment: its cells vary as these will.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=20.0,
+    show_default=True,
+    help="What one verdict takes.",
+)
+@mlflow_options
+def show_design(*, difference: float | None, like: str | None, seconds: float, **flags: object) -> None:
+    """The smallest lead over a champion that the gate would see with 80 % probability.
+
+    With --difference: the scenarios and verdicts that seeing it needs.
+    """
+    from tipbench.grid import open_pack
+    from tipbench.settings import read_settings
+    from tipbench.show.console import make_console
+    from tipbench.show.design import JudgingWork, print_needed, print_seen
+
+    settings = read_settings(flags)
+    pack = open_pack(settings.pack)
+    work = JudgingWork(
+        arms=_count(settings.models) * _count(settings.prompts),
+        n_tips=settings.n_tips,
+        seconds=seconds,
+        like=None if like is None else _read_variance(settings, like),
+    )
+    if difference is None:
+        scenarios = _count_scenarios(settings.scenarios, {s.id: s.set for s in pack.scenarios})
+        print_seen(work, make_console(), scenarios=scenarios)
+    else:
+        print_needed(work, make_console(), difference=difference, pack=pack)
+
+
+def _read_variance(settings: "Settings", name: str) -> "CellVariance":
+    from tipbench.ranking.compare import read_cell_variance
+    from tipbench.show.console import make_console
+
+    with start_session(settings, say=make_console()) as session:
+        return read_cell_variance(session.workbench.open(name))
+
+
+def _count(names: str) -> int:
+    return len({name.strip() for name in names.split(",") if name.strip()})
+
+
+def _count_scenarios(asked: str, sets: dict[str, str]) -> int:
+    if asked.isdecimal():
+        return int(asked)
+    count = sum(asked in ("all", of) for of in sets.values())
+    if not count:
+        known = ", ".join([*dict.fromkeys(sets.values()), "all"])
+        raise UsageError(f"unknown scenario set {asked!r}", hint=f"There are: {known}, or give a number.")
+    return count

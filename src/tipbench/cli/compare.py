@@ -2,17 +2,23 @@
 
 import gc
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tipbench.bench.bench import Bench
-from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
-from tipbench.cli.writing import write_whole
+from tipbench.cli.session import (
+    FilePath,
+    Session,
+    experiment_option,
+    mlflow_options,
+    open_session,
+    write_whole,
+)
 from tipbench.errors import UsageError
-from tipbench.ranking.compare import compare_bench, read_details
-from tipbench.ranking.records import By, Report
-from tipbench.show.markdown import format_markdown
-from tipbench.show.terminal import format_csv, print_report
+
+if TYPE_CHECKING:
+    from tipbench.bench.bench import Bench
+    from tipbench.ranking.records import By, Report
 
 
 @click.command(name="compare")
@@ -20,11 +26,7 @@ from tipbench.show.terminal import format_csv, print_report
 @click.option("--json", "as_json", is_flag=True, help="The whole report as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="The standings as CSV.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="The standings as Markdown.")
-@click.option(
-    "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the report with plots and candidates to this file, too.",
-)
+@click.option("--html", type=FilePath, help="Write the report with plots and candidates to this file, too.")
 @click.option("--fresh", is_flag=True, help="Read everything again, also what was edited by hand in MLflow.")
 @experiment_option
 @mlflow_options
@@ -32,7 +34,7 @@ from tipbench.show.terminal import format_csv, print_report
 def command(
     ctx: click.Context,
     *,
-    by: By,
+    by: "By",
     as_json: bool,
     as_csv: bool,
     as_markdown: bool,
@@ -43,6 +45,8 @@ def command(
     """The leaderboard. Exit code 0: a winner, 3: a tie, 4: not decided yet."""
     if as_json + as_csv + as_markdown > 1:
         raise UsageError("compare takes one of --json, --csv and --markdown")
+    from tipbench.ranking.compare import compare_bench
+
     # 10,000 runs are half a million objects that live to the end: looking for garbage among them again and
     # again takes a fifth of the time.
     gc.set_threshold(50_000)
@@ -51,24 +55,33 @@ def command(
         report = compare_bench(bench, by)
         if html is not None:
             write_whole(html, _make_page(session, bench, report))
-        if as_json:
-            click.echo(report.model_dump_json(indent=1))
-        elif as_csv:
-            click.echo(format_csv(report), nl=False)
-        elif as_markdown:
-            click.echo(format_markdown(report), nl=False)
-        else:
-            print_report(report, session.say)
+        _print(session, report, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
         if html is not None:
-            _say_written(session, html, report)
+            session.say.print(
+                f"{html}: the report with plots, of {len(report.standings)} {report.by}s", markup=False
+            )
     ctx.exit(report.exit_code)
 
 
-def _make_page(session: Session, bench: Bench, report: Report) -> str:
+def _make_page(session: Session, bench: "Bench", report: "Report") -> str:
+    from tipbench.ranking.compare import read_details
     from tipbench.show.page import make_page
 
     return make_page(report, read_details(bench), session.workbench.gate.preview(bench))
 
 
-def _say_written(session: Session, path: Path, report: Report) -> None:
-    session.say.print(f"{path}: the report with plots, of {len(report.standings)} {report.by}s", markup=False)
+def _print(session: Session, report: "Report", *, as_json: bool, as_csv: bool, as_markdown: bool) -> None:
+    if as_json:
+        click.echo(report.model_dump_json(indent=1))
+    elif as_csv:
+        from tipbench.show.terminal import format_csv
+
+        click.echo(format_csv(report), nl=False)
+    elif as_markdown:
+        from tipbench.show.markdown import format_markdown
+
+        click.echo(format_markdown(report), nl=False)
+    else:
+        from tipbench.show.terminal import print_report
+
+        print_report(report, session.say)

@@ -1,25 +1,28 @@
 """`tipbench demo`."""
 
 import getpass
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from tipbench.cli.collect import CollectRun
-from tipbench.cli.interactive import judge_here
-from tipbench.cli.judge_auto import find_judge, judge_with_bar, print_outcome
-from tipbench.cli.models import fetch_with_progress
-from tipbench.cli.session import Session, check_room, make_console, mlflow_options, start_session
-from tipbench.engines import Engines, open_engines
+from tipbench.cli.session import (
+    CollectRun,
+    Session,
+    can_draw,
+    check_room,
+    fetch_with_progress,
+    judge_here,
+    judge_with_bar,
+    mlflow_options,
+    start_session,
+)
 from tipbench.errors import CannotHoldFormat
-from tipbench.grid import prepare_grid
-from tipbench.judging.auto.run import AutoOrder, Sample
-from tipbench.judging.handout import SittingRequest
-from tipbench.ranking.compare import compare_bench
-from tipbench.settings import read_settings
-from tipbench.show.terminal import print_report
+
+if TYPE_CHECKING:
+    from tipbench.engines import Engines
+    from tipbench.judging.auto.run import Sample
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,14 @@ def command(**flags: object) -> None:
 
 def run_demo(flags: Mapping[str, object], extent: Extent) -> None:
     """Weights, collect, judge, compare, and what to type next."""
+    from tipbench.engines import open_engines
+    from tipbench.grid import prepare_grid
+    from tipbench.judging.auto.run import Sample
+    from tipbench.ranking.compare import compare_bench
+    from tipbench.settings import read_settings
+    from tipbench.show.console import make_console
+    from tipbench.show.terminal import print_report
+
     settings = read_settings(dict(flags) | extent.settings)
     say = make_console()
     check_room(settings)
@@ -78,8 +89,12 @@ def run_demo(flags: Mapping[str, object], extent: Extent) -> None:
             _say_next(session, waiting=report.waiting)
 
 
-def _let_model_judge(session: Session, engines: Engines, *, sample: Sample) -> None:
+def _let_model_judge(session: Session, engines: "Engines", *, sample: "Sample") -> None:
     """A first impression of the model as a judge; once, however often the demo runs."""
+    from tipbench.judging.auto.run import AutoOrder
+    from tipbench.show.sittings import print_judged
+    from tipbench.workbench import find_judge
+
     sittings = session.workbench.judging.status(experiment=session.settings.experiment).sittings
     earlier = next((line for line in sittings if line.drawn == "all" and line.state != "open"), None)
     if earlier is not None:
@@ -88,17 +103,18 @@ def _let_model_judge(session: Session, engines: Engines, *, sample: Sample) -> N
     judge = find_judge("smollm2", session.settings, engines)
     order = AutoOrder(judge, anyway=True, sample=sample)
     try:
-        print_outcome(session, judge, judge_with_bar(session, order, quiet=False), anyway=True)
+        outcome = judge_with_bar(session, order, quiet=False)
+        print_judged(outcome, session.say, judge=judge, experiment=session.settings.experiment, anyway=True)
     except CannotHoldFormat as error:
         session.say.print(f"{error.message}\n{error.hint}", markup=False)
 
 
 def _offer_keyboard(session: Session) -> None:
     """On a terminal, and only there, a person may judge one block at once."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()) or session.say.is_dumb_terminal:
-        return
-    if click.confirm("Judge one block yourself, here at the keyboard?", default=False):
-        judge_here(session, session.workbench.judging, SittingRequest(getpass.getuser(), blocks=1))
+    from tipbench.judging.handout import SittingRequest
+
+    if can_draw(session) and click.confirm("Judge one block yourself, here at the keyboard?", default=False):
+        judge_here(session, SittingRequest(getpass.getuser(), blocks=1))
 
 
 def _say_next(session: Session, *, waiting: int) -> None:

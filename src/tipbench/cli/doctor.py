@@ -3,44 +3,67 @@
 import json
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import click
-from rich.markup import escape
-from rich.table import Table
 
-from tipbench.cli.session import check_room, make_console, mlflow_options
-from tipbench.engines import open_engines
-from tipbench.engines.ollama.api import OllamaApi
+from tipbench.cli.session import check_room, mlflow_options
 from tipbench.errors import EngineError, TipbenchError
-from tipbench.findings import Finding
-from tipbench.grid import open_pack
-from tipbench.settings import Settings, read_settings
-from tipbench.tracking import open_tracking
-from tipbench.tracking.tracking import DEFAULT_URL, answers_as_mlflow, open_managed_folder
+
+if TYPE_CHECKING:
+    from tipbench.findings import Finding
+    from tipbench.settings import Settings
 
 
 @click.command(name="doctor")
 @click.option("--ollama-url", help="Ollama server.")
+@click.option(
+    "--airflow-url", help="Airflow's API server [default: airflow_url of the settings, if it is set]."
+)
 @click.option("--pack", help="A built-in pack or a folder.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @mlflow_options
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool, **flags: object) -> None:
-    """Check every part: reachable or not, and what to do. Starts nothing."""
+    """Check every part, Airflow too if one is set: reachable or not, and what to do. Starts nothing."""
+    from tipbench.settings import read_settings
+
     settings = read_settings(flags)
     checks = (_python, _data_folder, _pack, _mlflow, _embedded_engine, _models, _ollama)
     findings = [_examine(check, settings) for check in checks]
+    if settings.airflow_url is not None:
+        findings += _airflow(settings)
     if as_json:
         click.echo(json.dumps([finding.model_dump() for finding in findings]))
     else:
-        print_findings(findings)
+        _print_findings(findings)
     ctx.exit(0 if all(finding.ok for finding in findings if finding.needed) else 1)
 
 
-def print_findings(findings: Sequence[Finding]) -> None:
-    """What was found, as a table."""
+def _airflow(settings: "Settings") -> "Iterator[Finding]":
+    from contextlib import closing
+
+    from tipbench.findings import Finding
+    from tipbench.jobs.airflow.api import open_airflow
+    from tipbench.jobs.airflow.doctor import Doctor
+
+    try:
+        airflow = open_airflow(settings)
+    except TipbenchError as error:
+        yield Finding(part="Airflow", ok=False, says=error.message, to_do=error.hint)
+        return
+    with closing(airflow):
+        yield from Doctor(airflow).examine()
+
+
+def _print_findings(findings: "Sequence[Finding]") -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from tipbench.show.console import make_console
+
     table = Table("part", "", "found", "what to do")
     for finding in findings:
         mark = "[green]ok[/green]" if finding.ok else ("[red]no[/red]" if finding.needed else "–")
@@ -48,7 +71,9 @@ def print_findings(findings: Sequence[Finding]) -> None:
     make_console().print(table)
 
 
-def _examine(check: Callable[[Settings], Finding], settings: Settings) -> Finding:
+def _examine(check: "Callable[[Settings], Finding]", settings: "Settings") -> "Finding":
+    from tipbench.findings import Finding
+
     try:
         return check(settings)
     except TipbenchError as error:
@@ -57,23 +82,34 @@ def _examine(check: Callable[[Settings], Finding], settings: Settings) -> Findin
         )
 
 
-def _python(_: Settings) -> Finding:
+def _python(_: "Settings") -> "Finding":
+    from tipbench.findings import Finding
+
     return Finding(part="Python", ok=sys.version_info >= (3, 11), says=sys.version.split()[0], to_do="")
 
 
-def _data_folder(settings: Settings) -> Finding:
+def _data_folder(settings: "Settings") -> "Finding":
+    from tipbench.findings import Finding
+
     check_room(settings)
     free = shutil.disk_usage(settings.home).free / 1e9
     return Finding(part="data folder", ok=True, says=f"{settings.home}, {free:.1f} GB free")
 
 
-def _pack(settings: Settings) -> Finding:
+def _pack(settings: "Settings") -> "Finding":
+    from tipbench.findings import Finding
+    from tipbench.grid import open_pack
+
     pack = open_pack(settings.pack)
     counts = f"{len(pack.scenarios)} scenarios, {len(pack.prompts)} prompts, {len(pack.anchors)} anchors"
     return Finding(part="pack", ok=True, says=f"{pack.name}: {counts}")
 
 
-def _mlflow(settings: Settings) -> Finding:
+def _mlflow(settings: "Settings") -> "Finding":
+    from tipbench.findings import Finding
+    from tipbench.tracking import open_tracking
+    from tipbench.tracking.tracking import DEFAULT_URL, answers_as_mlflow, open_managed_folder
+
     managed = open_managed_folder(settings.home).find()
     if settings.mlflow_url is None and managed is None and not answers_as_mlflow(DEFAULT_URL):
         if find_spec("mlflow") is None:
@@ -87,7 +123,9 @@ def _mlflow(settings: Settings) -> Finding:
         return Finding(part="MLflow", ok=True, says=tracking.description)
 
 
-def _embedded_engine(_: Settings) -> Finding:
+def _embedded_engine(_: "Settings") -> "Finding":
+    from tipbench.findings import Finding
+
     found = find_spec("xllamacpp") is not None
     return Finding(
         part="embedded llama.cpp",
@@ -97,7 +135,10 @@ def _embedded_engine(_: Settings) -> Finding:
     )
 
 
-def _models(settings: Settings) -> Finding:
+def _models(settings: "Settings") -> "Finding":
+    from tipbench.engines import open_engines
+    from tipbench.findings import Finding
+
     # A server of our own is started by what needs it, not by a look.
     settings = settings.model_copy(update={"ollama_serve": False})
     models = open_engines(settings, report=lambda _: None).list_models()
@@ -110,7 +151,10 @@ def _models(settings: Settings) -> Finding:
     )
 
 
-def _ollama(settings: Settings) -> Finding:
+def _ollama(settings: "Settings") -> "Finding":
+    from tipbench.engines.ollama.api import OllamaApi
+    from tipbench.findings import Finding
+
     try:
         version = OllamaApi(settings.ollama_url).version()
     except EngineError as error:

@@ -3,8 +3,6 @@
 import click
 
 from tipbench.cli.session import experiment_option, mlflow_options, open_session
-from tipbench.promotion.gate import Asked
-from tipbench.show.terminal import print_gate
 
 
 @click.command(name="gate")
@@ -27,6 +25,9 @@ def command(
     **flags: object,
 ) -> None:
     """May a challenger replace the champion? Exit code 0: promote, 3: do not, 4: not decided."""
+    from tipbench.promotion.gate import Asked
+    from tipbench.show.terminal import print_gate
+
     with open_session(flags, for_machines=as_json) as session:
         session.workbench.judging.tidy(session.settings.experiment)
         asked = Asked(session.settings.experiment, challenger, against)

@@ -1,23 +1,66 @@
-"""`tipbench improve`."""
+"""`tipbench improve`: better versions of a prompt, or the better one of some."""
 
-from collections.abc import Callable
+import getpass
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tipbench.bench.champions import ChampionArm
-from tipbench.cli.ab import FilePath, bench_options, open_deciding, show_stop
-from tipbench.cli.session import Session, check_room, make_console, start_session
-from tipbench.cli.writing import write_whole
-from tipbench.engines import Engines, open_engines
-from tipbench.errors import UsageError
-from tipbench.grid import open_pack
-from tipbench.improve.brief import Brief, ModelProposer, read_proposals
-from tipbench.improve.run import Improving, Stop, ask_for_export, say_exported
-from tipbench.improve.state import Order, make_options, name_base, split_scenarios
-from tipbench.promotion.succession import settle
-from tipbench.records import Pack, Prompt
-from tipbench.settings import read_settings
+from tipbench.cli.session import (
+    CollectRun,
+    FilePath,
+    Function,
+    Session,
+    check_room,
+    experiment_option,
+    given_options,
+    judge_with_bar,
+    mlflow_options,
+    start_session,
+    write_whole,
+)
+from tipbench.errors import CannotHoldFormat, UsageError
+
+if TYPE_CHECKING:
+    from tipbench.bench.champions import ChampionArm
+    from tipbench.engines import Engines
+    from tipbench.grid import Cell
+    from tipbench.improve.brief import Brief, ModelProposer
+    from tipbench.improve.run import Deciding, Stop
+    from tipbench.improve.state import Order
+    from tipbench.records import Pack, Prompt
+
+OF_ROUNDS = {"rounds", "export", "apply", "proposer", "versions", "prompt", "model"}
+"""What does not go with --prompts."""
+OF_ONE_ROUND = {"export", "apply"}
+"""What the command that goes on does not repeat."""
+
+
+def bench_options(function: Function) -> Function:
+    """What is asked, and who judges."""
+    for option in (
+        click.option("--n-tips", type=int, help="Candidates per cell (1-50)."),
+        click.option("--n-scenarios", type=int, help="Cap on scenarios, 0 = all."),
+        click.option("--temperature", type=float, help="Sampling temperature (0-2)."),
+        click.option("--seed", type=int, help="Seed of the whole grid."),
+        click.option("--pack", help="A built-in pack or a folder."),
+        click.option("--judge-model", help="The automatic judge [default: judge_model in tipbench.toml]."),
+        click.option("--judged-by", help="Whom sheets are for [default: claude-code-session]."),
+        click.option(
+            "--sheet",
+            type=FilePath,
+            default=Path("sheet.json"),
+            show_default=True,
+            help="What waits for a lazy judge; taken in when it is filled and the command runs again.",
+        ),
+        experiment_option,
+        mlflow_options,
+    ):
+        function = option(function)
+    return function
 
 
 @click.command(name="improve")
@@ -31,54 +74,182 @@ from tipbench.settings import read_settings
 @click.option("--prompt", help="What to improve when there is no champion; with --model.")
 @click.option("--model", help="Whom to ask when there is no champion.")
 @click.option(
-    "--scenarios", default="wide", show_default=True, help="The set to train on, less its held-out."
+    "--prompts",
+    metavar="PROMPT,PROMPT,…",
+    help="Write nothing new: compare these prompts and promote the better one.",
+)
+@click.option("--models", help="With --prompts: comma-separated models, names or paths of .gguf files.")
+@click.option(
+    "--scenarios",
+    help="The set to train on, less its held-out [default: wide]; with --prompts the set to ask.",
 )
 @bench_options
 @click.pass_context
-def command(
-    ctx: click.Context,
-    *,
-    rounds: int,
-    export: Path | None,
-    apply: Path | None,
-    proposer: str | None,
-    versions: int,
-    prompt: str | None,
-    model: str | None,
-    sheet: Path,
-    **flags: object,
-) -> None:
+def command(ctx: click.Context, *, scenarios: str | None, **given: Any) -> None:
     """Better versions of the champion's prompt, from its worst verdicts; the best is confirmed for the gate.
 
     Runs until it needs verdicts or versions: exit code 4, with the command that goes on. Then 0: the gate
-    lets the winner pass (promote it), 3: nothing better was found.
+    lets the winner pass (promote it; with --prompts it is promoted), 3: nothing better was found.
     """
-    if sum(way is not None for way in (export, apply, proposer)) > 1:
-        raise UsageError("improve takes one of --export, --apply and --proposer at a time")
-    settings = read_settings(flags)
+    from tipbench.engines import open_engines
+    from tipbench.settings import read_settings
+    from tipbench.show.console import make_console
+
+    with_prompts = given["prompts"] is not None
+    _check_options(given_options(ctx), with_prompts=with_prompts)
+    flags = {name: value for name, value in given.items() if name not in {*OF_ROUNDS, "sheet"}}
+    settings = read_settings(flags | {"scenarios": scenarios or (None if with_prompts else "wide")})
     check_room(settings)
     say = make_console()
-
-    def report(line: str) -> None:
-        say.print(line, markup=False)
-
-    with open_engines(settings, report=report) as engines, start_session(settings, say=say) as session:
-        improving = Improving(
-            _make_order(session, engines, prompt=prompt, model=model),
-            rounds,
-            open_deciding(session, engines, sheet=sheet),
-            _exporter(export),
-            _find_proposer(engines, proposer, versions),
-        )
-        if apply is not None:
-            names = improving.take_versions(read_proposals(apply))
-            report(f"versions: {', '.join(names)}")
-        stop = improving.advance()
-        show_stop(ctx, session, stop)
+    with (
+        open_engines(settings, report=lambda line: say.print(line, markup=False)) as engines,
+        start_session(settings, say=say) as session,
+    ):
+        run = _compare_prompts if with_prompts else _improve
+        stop = run(session, engines, given)
+        _show_stop(ctx, session, stop)
     ctx.exit(stop.exit_code)
 
 
-def _make_order(session: Session, engines: Engines, *, prompt: str | None, model: str | None) -> Order:
+def _check_options(given: Mapping[str, str], *, with_prompts: bool) -> None:
+    if with_prompts:
+        for name in sorted(OF_ROUNDS & set(given)):
+            raise UsageError(f"{given[name]} does not go with --prompts")
+    elif "models" in given:
+        raise UsageError("--models goes with --prompts", hint="To improve one prompt: --model NAME.")
+    if len({"export", "apply", "proposer"} & set(given)) > 1:
+        raise UsageError("improve takes one of --export, --apply and --proposer at a time")
+
+
+def _compare_prompts(session: Session, engines: "Engines", given: Mapping[str, Any]) -> "Stop":
+    """Collect, judge, ask the gate, promote: as far as it goes without a lazy judge."""
+    from tipbench.grid import add_champion, prepare_grid
+    from tipbench.promotion.gate import Asked
+    from tipbench.promotion.succession import settle
+
+    settings, say = session.settings, session.say
+    cells = prepare_grid(settings, find_model=engines.admit)
+    found = settle(session.tracking, cells[0].pack.name, stamps=session.stamps)
+    if found is not None:
+        cells = add_champion(
+            cells,
+            found.arm,
+            find_model=engines.admit,
+            report=lambda line: say.print(line, markup=False),
+        )
+    deciding = _open_deciding(session, engines, sheet=given["sheet"])
+    said = deciding.bench(cells, settings.experiment)
+    return deciding.decide(Asked(settings.experiment), promote=True).after(*said)
+
+
+def _improve(session: Session, engines: "Engines", given: Mapping[str, Any]) -> "Stop":
+    """Rounds of new versions, as far as it goes without a judge and a writer."""
+    from tipbench.improve.brief import read_proposals
+    from tipbench.improve.run import Improving
+
+    improving = Improving(
+        _make_order(session, engines, prompt=given["prompt"], model=given["model"]),
+        given["rounds"],
+        _open_deciding(session, engines, sheet=given["sheet"]),
+        _exporter(given["export"]),
+        _find_proposer(engines, given["proposer"], given["versions"]),
+    )
+    if given["apply"] is not None:
+        names = improving.take_versions(read_proposals(given["apply"]))
+        session.say.print(f"versions: {', '.join(names)}", markup=False)
+    return improving.advance()
+
+
+def _open_deciding(session: Session, engines: "Engines", *, sheet: Path) -> "Deciding":
+    """Everything that leads to a decision, as this command sees it."""
+    from tipbench.improve.run import Deciding, Desk, Hands
+
+    settings = session.settings
+    if settings.judge_model is None and settings.gate.require == "both":
+        session.say.print(
+            "· no judge_model is set: the gate wants an automatic judge too (gate.require = both)",
+            markup=False,
+            style="dim",
+        )
+    desk = Desk(session.workbench.judging, settings.judged_by, sheet)
+    work = EngineWork(session, engines)
+    hands = Hands(collect=work.collect, judge_auto=work.judge)
+    return Deciding(session.workbench.promoting(getpass.getuser()), desk, hands)
+
+
+@dataclass(frozen=True)
+class EngineWork:
+    """Generates and judges on the engines of this machine."""
+
+    session: Session
+    engines: "Engines"
+
+    def collect(self, cells: "Sequence[Cell]", experiment: str) -> None:
+        """Generates every missing cell."""
+        session = self._in(experiment)
+        session.say.print(f"Collecting into {experiment!r}", markup=False)
+        CollectRun(session, last=False).run(list(cells), self.engines.engine_of)
+
+    def judge(self, experiment: str) -> None:
+        """Lets the model judge that the settings name, if they do; one that showed it cannot is not asked."""
+        from tipbench.bench.evidence import read_evidence
+        from tipbench.judging.auto.run import AutoOrder
+        from tipbench.show.sittings import print_judged
+        from tipbench.workbench import find_judge
+
+        session = self._in(experiment)
+        name, say = session.settings.judge_model, session.say
+        if name is None:
+            return
+        judge = find_judge(name, session.settings, self.engines)
+        stored = session.tracking.find_experiment(experiment)
+        sittings = read_evidence(session.tracking.read_runs(stored)).sittings
+        if any(s.facts.judge_digest == judge.digest and s.state == "refused" for s in sittings):
+            say.print(f"· {judge.name} judged before and is uninformative", markup=False, style="dim")
+            return
+        try:
+            outcome = judge_with_bar(session, AutoOrder(judge), quiet=not say.is_terminal)
+        except CannotHoldFormat as error:
+            say.print(f"· {error.message}", markup=False)
+            return
+        if outcome is not None:
+            print_judged(outcome, say, judge=judge, experiment=experiment, anyway=False)
+
+    def _in(self, experiment: str) -> Session:
+        return replace(self.session, workbench=self.session.workbench.within(experiment))
+
+
+def _show_stop(ctx: click.Context, session: Session, stop: "Stop") -> None:
+    """Where the command ended, and the command that goes on."""
+    from tipbench.show.champions import show_outcome
+    from tipbench.show.terminal import print_report
+
+    for line in stop.first:
+        session.say.print(line, markup=False)
+    if stop.outcome is not None:
+        show_outcome(stop.outcome, session.say, as_json=False)
+    if stop.board is not None:
+        print_report(stop.board, session.say)
+    for line in stop.said:
+        session.say.print(line, markup=False)
+    if stop.go_on is not None:
+        session.say.print(f"  {_repeat_command(ctx, stop.go_on)}", markup=False, soft_wrap=True)
+
+
+def _repeat_command(ctx: click.Context, more: Sequence[str]) -> str:
+    """The command as it was given, without the files of a round, with these options."""
+    words = ["tipbench", str(ctx.info_name)]
+    for name, spelling in given_options(ctx).items():
+        if name not in OF_ONE_ROUND:
+            words += [spelling, str(ctx.params[name])]
+    return shlex.join([*words, *more])
+
+
+def _make_order(session: Session, engines: "Engines", *, prompt: str | None, model: str | None) -> "Order":
+    from tipbench.grid import open_pack
+    from tipbench.improve.state import Order, make_options, split_scenarios
+    from tipbench.promotion.succession import settle
+
     settings = session.settings
     pack = open_pack(settings.pack)
     training, confirming = split_scenarios(pack, settings.scenarios, cap=settings.n_scenarios)
@@ -96,18 +267,20 @@ def _make_order(session: Session, engines: Engines, *, prompt: str | None, model
 
 
 def _find_base(
-    pack: Pack, champion: ChampionArm | None, *, prompt: str | None, model: str | None
-) -> tuple[str, Prompt]:
+    pack: "Pack", champion: "ChampionArm | None", *, prompt: str | None, model: str | None
+) -> "tuple[str, Prompt]":
     """The model and the prompt to begin with.
 
     Raises:
         UsageError: they are not known, or a champion stands there instead.
     """
+    from tipbench.improve.state import name_base
+
     if champion is not None:
         if prompt or model:
             raise UsageError(
                 f"{champion.name} is champion of {pack.name!r}: its prompt is what is improved",
-                hint="Leave --prompt and --model away.",
+                hint="Leave --prompt and --model out.",
             )
         return champion.model, name_base(pack, champion)
     known = {each.name: each for each in pack.prompts}
@@ -119,15 +292,19 @@ def _find_base(
     return model, known[prompt]
 
 
-def _find_proposer(engines: Engines, name: str | None, versions: int) -> ModelProposer | None:
+def _find_proposer(engines: "Engines", name: str | None, versions: int) -> "ModelProposer | None":
+    from tipbench.improve.brief import ModelProposer
+
     if name is None:
         return None
     model = engines.admit(name)
     return ModelProposer(model, engines.engine_of(model), versions)
 
 
-def _exporter(path: Path | None) -> Callable[[Brief], Stop]:
-    def export(brief: Brief) -> Stop:
+def _exporter(path: Path | None) -> "Callable[[Brief], Stop]":
+    from tipbench.improve.run import ask_for_export, say_exported
+
+    def export(brief: "Brief") -> "Stop":
         if path is None:
             return ask_for_export(brief)
         write_whole(path, brief.text)

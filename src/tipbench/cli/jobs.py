@@ -1,21 +1,15 @@
 """`tipbench jobs`: what runs in the background."""
 
 import json
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
-from rich.markup import escape
-from rich.table import Table
 
-from tipbench.cli.session import make_console
-from tipbench.clock import make_stamps
-from tipbench.inert import make_inert_line
-from tipbench.jobs.logs import read_piece
-from tipbench.jobs.store import open_jobs
-from tipbench.jobs.worker import Worker, own_command
-from tipbench.settings import read_settings
+from tipbench.cli.session import home_option
 
-home_option = click.option("--home", help="Data folder [default: $TIPBENCH_HOME].")
+if TYPE_CHECKING:
+    from tipbench.jobs.store import JobStore
 
 
 @click.group(name="jobs")
@@ -29,7 +23,13 @@ def command() -> None:
 @home_option
 def list_jobs(*, limit: int, as_json: bool, **flags: object) -> None:
     """The newest jobs."""
-    jobs = open_jobs(read_settings(flags), make_stamps()).list_jobs(limit=limit)
+    from rich.markup import escape
+    from rich.table import Table
+
+    from tipbench.inert import make_inert_line
+    from tipbench.show.console import make_console
+
+    jobs = _open_jobs(flags).list_jobs(limit=limit)
     if as_json:
         click.echo(json.dumps([job.model_dump(mode="json") for job in jobs], indent=1))
         return
@@ -46,7 +46,9 @@ def list_jobs(*, limit: int, as_json: bool, **flags: object) -> None:
 @home_option
 def log(*, job: str, **flags: object) -> None:
     """What JOB printed so far."""
-    store = open_jobs(read_settings(flags), make_stamps())
+    from tipbench.jobs.logs import read_piece
+
+    store = _open_jobs(flags)
     path = store.log_of(store.get(job).id)
     piece = read_piece(path, 0)
     while piece.end > piece.start:
@@ -59,7 +61,7 @@ def log(*, job: str, **flags: object) -> None:
 @home_option
 def cancel(*, job: str, **flags: object) -> None:
     """End JOB: what it stored is kept, its model leaves the memory."""
-    found = open_jobs(read_settings(flags), make_stamps()).cancel(job)
+    found = _open_jobs(flags).cancel(job)
     click.echo(f"job {found.id} is {'cancelled' if found.ended else 'being cancelled'}")
 
 
@@ -68,9 +70,22 @@ def cancel(*, job: str, **flags: object) -> None:
 @home_option
 def work(*, job: str, **flags: object) -> None:
     """Run JOB in this process; `tipbench serve` starts it."""
+    from tipbench.jobs.worker import Worker, own_command
+    from tipbench.settings import read_settings
+
     settings = read_settings(flags)
-    Worker(open_jobs(settings, make_stamps()), settings, own_command()).work(job)
+    Worker(_open_jobs(flags), settings, own_command()).work(job)
+
+
+def _open_jobs(flags: Mapping[str, object]) -> "JobStore":
+    from tipbench.clock import make_stamps
+    from tipbench.jobs.store import open_jobs
+    from tipbench.settings import read_settings
+
+    return open_jobs(read_settings(flags), make_stamps())
 
 
 def _time(ms: int) -> str:
+    from datetime import UTC, datetime
+
     return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M")

@@ -1,32 +1,111 @@
-"""`tipbench judge`: export, apply, status, close."""
+"""`tipbench judge`: hand out, take in, let a model judge; sittings, judges and anchors."""
 
 import json
-from dataclasses import asdict
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
-from rich.markup import escape
-from rich.table import Table
 
-from tipbench.cli.handing_out import (
-    check_wishes,
-    delta_option,
-    hand_out_options,
-    make_request,
-    split_wishes,
+from tipbench.cli.session import (
+    FilePath,
+    Function,
+    Session,
+    check_reason,
+    experiment_option,
+    given_options,
+    has_subcommand,
+    judge_here,
+    judge_with_bar,
+    mlflow_options,
+    open_session,
+    say_enough,
+    start_session,
 )
-from tipbench.cli.install_command import install_command
-from tipbench.cli.interactive import judge_here, pick_judge, say_enough
-from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
-from tipbench.errors import JudgedEnough, UsageError
-from tipbench.inert import make_inert_line
-from tipbench.judging.draw import Disagreement
-from tipbench.judging.handout import Handout, SittingRequest
-from tipbench.judging.service import Taken
-from tipbench.judging.status import Status
+from tipbench.errors import JudgedEnough, TipbenchError, UsageError
 
-FilePath = click.Path(dir_okay=False, path_type=Path)
+if TYPE_CHECKING:
+    from tipbench.judging.auto.run import AutoOutcome
+    from tipbench.judging.handout import Handout, SittingRequest
+    from tipbench.judging.service import Taken
+
+WHERE = ("experiment", "mlflow_url", "home")
+WISHES = {"judge_kind", "champion", "next_items", "second_opinion", "disagreements"}
+"""What may be asked for where items are handed out."""
+GOES_WITH = {
+    "export": {*WISHES, "judged_by", "as_json"},
+    "apply": {"close", "judged_by", "as_json"},
+    "interactive": {*WISHES, "judged_by"},
+    "auto": {"judge_model", "budget", "anyway", "as_json"},
+}
+"""The ways to judge, and the options that each takes."""
+ALONE = ("next_items", "second_opinion", "disagreements")
+"""Of these at most one."""
+UNINFORMATIVE = 3
+"""Exit code: no, this judge's verdicts are not used."""
+
+
+class Share(click.ParamType[float]):
+    """A share, written as `10%`."""
+
+    name = "PERCENT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The share as a number above 0, at most 1."""
+        if isinstance(value, float):
+            return value
+        text = str(value).strip()
+        try:
+            share = float(text.removesuffix("%")) / 100
+        except ValueError:
+            share = 0.0
+        if not text.endswith("%") or not 0 < share <= 1:
+            self.fail(f"{text!r} is not a share: write it as 10%", param, ctx)
+        return share
+
+
+def hand_out_options(function: Function) -> Function:
+    """The options that say what to hand out."""
+    for option in (
+        click.option(
+            "--judge-kind",
+            type=click.Choice(["claude-code", "human"]),
+            help="Only cells that wait for this kind of judge.",
+        ),
+        click.option(
+            "--second-opinion",
+            type=Share(),
+            help="This share of what others judged, as 10%: it counts for agreement, not for the board.",
+        ),
+        click.option(
+            "--disagreements",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="The N most doubtful automatic verdicts, to check: for agreement and Δ, not for the board.",
+        ),
+        click.option(
+            "--champion", metavar="MODEL+PROMPT", help="With --next: the arm that a winner must beat."
+        ),
+        click.option(
+            "--next",
+            "next_items",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="About N items, in whole blocks: those that matter for deciding the winner.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def delta_option(function: Function) -> Function:
+    """How far apart is too far."""
+    return click.option(
+        "--delta",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Flag automatic verdicts that are further off [default: learnt from the pairs there are].",
+    )(function)
 
 
 @click.group(name="judge", invoke_without_command=True)
@@ -44,73 +123,176 @@ FilePath = click.Path(dir_okay=False, path_type=Path)
 @experiment_option
 @mlflow_options
 @click.pass_context
-def command(
-    ctx: click.Context,
-    *,
-    export: Path | None,
-    apply: Path | None,
-    interactive: bool,
-    close: bool,
-    judged_by: str | None,
-    auto: bool,
-    judge_model: str | None,
-    budget: float | None,
-    anyway: bool,
-    as_json: bool,
-    experiment: str | None,
-    **flags: object,
-) -> None:
+def command(ctx: click.Context, **given: Any) -> None:
     """Hand out what waits for a judge: to a file (--export FILE), whose verdicts are then taken in
     (--apply FILE), or to you (--interactive)."""
-    given_first = [
-        f"--{name.removeprefix('as_').removesuffix('_items').replace('_', '-')}"
-        for name in ctx.params
-        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    ]
-    if ctx.invoked_subcommand is not None:
-        if given_first:
-            raise UsageError(
-                f"{', '.join(given_first)} stands before `{ctx.invoked_subcommand}`",
-                hint=f"Write: tipbench judge {ctx.invoked_subcommand} … {given_first[0]} …",
-            )
+    if has_subcommand(ctx):
         return
-    wishes, flags = split_wishes(flags)
-    ways = {
-        "--export": export is not None,
-        "--apply": apply is not None,
-        "--interactive": interactive,
-        "--auto": auto,
-    }
-    if sum(ways.values()) != 1:
+    ways = [way for way in GOES_WITH if given[way]]
+    if len(ways) != 1:
         raise UsageError("judge takes exactly one of --export FILE, --apply FILE, --interactive and --auto")
-    if auto:
-        from tipbench.cli.judge_auto import check_options, run_auto
+    (way,) = ways
+    _check_options(given_options(ctx), way)
+    run = {"export": _export, "apply": _apply, "interactive": _judge_at_keyboard, "auto": _judge_by_model}
+    ctx.exit(run[way](given))
 
-        check_options(given_first)
-        given = flags | {"experiment": experiment, "judge_model": judge_model}
-        ctx.exit(run_auto(given, budget=budget, anyway=anyway, as_json=as_json))
-    way = next(name for name, chosen in ways.items() if chosen)
-    check_wishes(wishes, way=way)
-    foreign = {"--export": {"--close"}, "--apply": set[str](), "--interactive": {"--close", "--json"}}[way]
-    foreign |= {"--judge-model", "--budget", "--anyway"}
-    for name in sorted(foreign & set(given_first)):
-        raise UsageError(f"{name} does not go with {way}")
-    given = flags | {"experiment": experiment, "judged_by": judged_by}
-    with open_session(given, for_machines=as_json) as session:
-        if export is not None:
-            request = make_request(wishes, judged_by=session.settings.judged_by)
-            _export(session, export, request, as_json=as_json)
-        elif apply is not None:
-            taken = session.workbench.judging.take_in(
-                apply, experiment=experiment, judged_by=judged_by, close=close
+
+def _check_options(given: Mapping[str, str], way: str) -> None:
+    """Refuses what does not go together.
+
+    Raises:
+        UsageError: names the options.
+    """
+    for name in sorted(set(given) - GOES_WITH[way] - {way, *WHERE}):
+        raise UsageError(f"{given[name]} does not go with --{way}")
+    several = [given[name] for name in ALONE if name in given]
+    if len(several) > 1:
+        raise UsageError(f"{' and '.join(several)} do not go together")
+    if "champion" in given and "next_items" not in given:
+        raise UsageError("--champion goes with --next")
+
+
+def _flags(given: Mapping[str, Any], *more: str) -> dict[str, object]:
+    return {name: given[name] for name in (*WHERE, *more)}
+
+
+def _make_request(given: Mapping[str, Any], *, judged_by: str) -> "SittingRequest":
+    from tipbench.judging.handout import SittingRequest
+
+    return SittingRequest(
+        judged_by,
+        judge_kind=given["judge_kind"],
+        items=given["next_items"],
+        champion=given["champion"],
+        second_share=given["second_opinion"],
+        spots=given["disagreements"],
+    )
+
+
+def _export(given: Mapping[str, Any]) -> int:
+    path, as_json = given["export"], given["as_json"]
+    with open_session(_flags(given, "judged_by"), for_machines=as_json) as session:
+        request = _make_request(given, judged_by=session.settings.judged_by)
+        try:
+            handout = session.workbench.judging.hand_out(
+                path, request, experiment=session.settings.experiment
             )
-            _print_apply(session, taken, as_json=as_json)
-        else:
-            request = make_request(wishes, judged_by=pick_judge(session, judged_by))
-            ctx.exit(judge_here(session, session.workbench.judging, request))
+        except JudgedEnough as enough:
+            say_enough(session, enough)
+            if as_json:
+                click.echo(json.dumps({"file": None, "sections": 0, "items": 0, "reason": enough.message}))
+            return 0
+        _print_export(session, path, handout, as_json=as_json)
+    return 0
 
 
-command.add_command(install_command)
+def _print_export(session: Session, path: Path, handout: "Handout | None", *, as_json: bool) -> None:
+    sections = len(handout.sheet.sections) if handout else 0
+    items = sum(len(section.items) for section in handout.sheet.sections) if handout else 0
+    if as_json:
+        click.echo(json.dumps({"file": str(path) if handout else None, "sections": sections, "items": items}))
+        return
+    say = session.say
+    for remark in handout.remarks if handout else ():
+        say.print(f"· {remark}", markup=False)
+    if handout is None:
+        say.print("nothing waits for a lazy judge that is not with one already")
+        say.print(f"  tipbench judge status --experiment {session.settings.experiment}", markup=False)
+    else:
+        say.print(f"{items} items in {sections} sections (one sitting each) in {path}", markup=False)
+        say.print("Fill in the scores, then:")
+        say.print(f"  tipbench judge --apply {path}", markup=False)
+
+
+def _apply(given: Mapping[str, Any]) -> int:
+    with open_session(_flags(given, "judged_by"), for_machines=given["as_json"]) as session:
+        taken = session.workbench.judging.take_in(
+            given["apply"],
+            experiment=given["experiment"],
+            judged_by=given["judged_by"],
+            close=given["close"],
+        )
+        _print_apply(session, taken, as_json=given["as_json"])
+    return 0
+
+
+def _print_apply(session: Session, taken: "Taken", *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    if as_json:
+        click.echo(json.dumps([asdict(section) for section in taken.sections]))
+        return
+    for section in taken.sections:
+        answered = f"{section.answered} of {section.items} answered"
+        session.say.print(
+            f"sitting {section.sitting} by {section.judged_by}: {answered}, {section.outcome}", markup=False
+        )
+    session.say.print(f"judged {taken.status.judged} of {taken.status.candidates}. Next:")
+    session.say.print(f"  tipbench compare --experiment {taken.experiment}", markup=False)
+
+
+def _judge_at_keyboard(given: Mapping[str, Any]) -> int:
+    with open_session(_flags(given, "judged_by")) as session:
+        judged_by = _pick_judge(session, given["judged_by"])
+        return judge_here(session, _make_request(given, judged_by=judged_by))
+
+
+def _pick_judge(session: Session, judged_by: str | None) -> str:
+    """Who sits here: as told or set, else the user of this machine."""
+    import getpass
+
+    from tipbench.settings import Settings
+
+    standard = Settings.model_fields["judged_by"].default
+    chosen = session.settings.judged_by
+    return chosen if judged_by or chosen != standard else getpass.getuser()
+
+
+def _judge_by_model(given: Mapping[str, Any]) -> int:
+    from tipbench.engines import open_engines
+    from tipbench.judging.auto.run import AutoOrder
+    from tipbench.settings import read_settings
+    from tipbench.show.console import make_console
+    from tipbench.show.sittings import print_judged
+    from tipbench.workbench import find_judge
+
+    settings = read_settings(_flags(given, "judge_model"))
+    anyway, as_json = given["anyway"], given["as_json"]
+    say = make_console(stderr=as_json)
+    if settings.judge_model is None:
+        raise UsageError(
+            "--auto needs a judge", hint="Name one: --judge-model smollm2, or judge_model in tipbench.toml."
+        )
+    with open_engines(settings, report=lambda line: say.print(line, markup=False)) as engines:
+        judge = find_judge(settings.judge_model, settings, engines)
+        with start_session(settings, say=say) as session:
+            order = AutoOrder(judge, budget_usd=given["budget"], anyway=anyway)
+            try:
+                outcome = judge_with_bar(session, order, quiet=as_json)
+            except KeyboardInterrupt:
+                raise TipbenchError(
+                    "stopped", hint="What was judged is kept. Run the same command again to go on."
+                ) from None
+            if as_json:
+                click.echo(json.dumps(_as_json(outcome)))
+            else:
+                print_judged(outcome, say, judge=judge, experiment=settings.experiment, anyway=anyway)
+    return UNINFORMATIVE if outcome is not None and not outcome.grade.informative and not anyway else 0
+
+
+def _as_json(outcome: "AutoOutcome | None") -> dict[str, object] | None:
+    if outcome is None:
+        return None
+    return {
+        "sitting": outcome.sitting,
+        "state": outcome.state,
+        "informative": outcome.grade.informative,
+        "grade": outcome.grade.model_dump(),
+        "judged": outcome.judged,
+        "candidates": outcome.candidates,
+        "failures": outcome.failures,
+        "spent": outcome.spent.model_dump(),
+    }
 
 
 @command.command()
@@ -129,10 +311,84 @@ def status(*, as_json: bool, fresh: bool, **flags: object) -> None:
         if as_json:
             click.echo(found.model_dump_json(indent=1))
         else:
-            _print_status(session, found)
+            from tipbench.show.sittings import print_status
+
+            print_status(found, session.say)
 
 
-@command.command(name="close")
+@command.command(name="judges", short_help="Drift of every sitting, agreement of the judges.")
+@click.option("--experiment", help="Only this experiment [default: all].")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@delta_option
+@mlflow_options
+def list_judges(*, experiment: str | None, as_json: bool, **flags: object) -> None:
+    """Every sitting with its drift, and how far the judges agree."""
+    with open_session(flags, for_machines=as_json) as session:
+        names = [experiment] if experiment else [each.name for each in session.tracking.list_experiments()]
+
+        def pass_over(name: str, error: TipbenchError) -> None:
+            session.say.print(f"· {name} is left out: {error.message}", markup=False)
+
+        report = session.workbench.judging.judges(
+            names, delta=session.settings.delta, pass_over=None if experiment else pass_over
+        )
+        if as_json:
+            click.echo(report.model_dump_json(indent=1))
+        else:
+            from tipbench.show.sittings import print_judges
+
+            print_judges(report, session.say)
+
+
+@command.command(short_help="Let a refused sitting count.")
+@click.argument("sitting")
+@click.option("--reason", required=True, help="Why its verdicts may count.")
+@click.option("--with-late", is_flag=True, help="Answers that came after the close count too.")
+@experiment_option
+@mlflow_options
+def accept(*, sitting: str, reason: str, with_late: bool, **flags: object) -> None:
+    """Let the verdicts of a closed SITTING count, whatever the drift rule said of it."""
+    _decide(sitting, flags, accept=True, reason=reason, with_late=with_late)
+
+
+@command.command(short_help="Let no verdict of a sitting count.")
+@click.argument("sitting")
+@click.option("--reason", required=True, help="Why its verdicts must not count.")
+@experiment_option
+@mlflow_options
+def refuse(*, sitting: str, reason: str, **flags: object) -> None:
+    """Let no verdict of a closed SITTING count; they are kept, its items wait again."""
+    _decide(sitting, flags, accept=False, reason=reason)
+
+
+def _decide(
+    sitting: str, flags: Mapping[str, object], *, accept: bool, reason: str, with_late: bool = False
+) -> None:
+    """Stores a person's word on the sitting and says what it is now."""
+    import getpass
+
+    from tipbench.bench.sittings import Decision
+
+    decision = Decision(sitting=sitting, accept=accept, reason=check_reason(reason), by=getpass.getuser())
+    with open_session(flags) as session:
+        name = session.settings.experiment
+        found = session.workbench.judging.decide(decision, experiment=name, with_late=with_late)
+        session.say.print(f"sitting {sitting} is {found.state}: {decision.reason}", markup=False)
+        session.say.print(f"  tipbench compare --experiment {shlex.quote(name)}", markup=False)
+
+
+@command.command(name="release", short_help="Take a sitting back from its judge.")
+@click.argument("sitting")
+@experiment_option
+@mlflow_options
+def release_sitting(*, sitting: str, **flags: object) -> None:
+    """Take SITTING back from its judge (a lost file): complete blocks count, the rest waits again."""
+    with open_session(flags) as session:
+        state = session.workbench.judging.release(sitting, experiment=session.settings.experiment)
+        session.say.print(f"sitting {sitting} is {state}", markup=False)
+
+
+@command.command(name="close", short_help="End judging of an experiment.")
 @click.option("--reason", required=True, help="Why judging ends here.")
 @experiment_option
 @mlflow_options
@@ -156,102 +412,59 @@ def reopen_judging(*, reason: str, **flags: object) -> None:
         session.say.print(f"judging of {name!r} is open again: {reason}", markup=False)
 
 
-@command.command(name="release")
-@click.argument("sitting")
+@command.command(short_help="New anchors from what three judges agree on.")
+@click.option(
+    "--pack", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="The pack."
+)
+@click.option("--write", is_flag=True, help="Add them; without it they are only shown.")
 @experiment_option
 @mlflow_options
-def release_sitting(*, sitting: str, **flags: object) -> None:
-    """Take SITTING back from its judge (a lost file): complete blocks count, the rest waits again."""
+def anchors(*, folder: Path, write: bool, **flags: object) -> None:
+    """New anchors for the pack in this folder: candidates on which three different judges agree."""
+    from tipbench.judging.new_anchors import propose_anchors, write_anchors
+    from tipbench.pack import read_pack
+    from tipbench.show.sittings import print_proposal
+
+    pack = read_pack(folder)
     with open_session(flags) as session:
-        state = session.workbench.judging.release(sitting, experiment=session.settings.experiment)
-        session.say.print(f"sitting {sitting} is {state}", markup=False)
+        name, judging, say = session.settings.experiment, session.workbench.judging, session.say
+        proposal = propose_anchors(judging.open(name, fresh=True), pack, experiment=name)
+        print_proposal(proposal, say)
+        if proposal.new and write:
+            write_anchors(folder, proposal)
+            say.print(f"written to {folder / 'anchors.jsonl'}, references sealed", markup=False)
+            say.print(
+                f"the pack's hash was {pack.hash} and is {proposal.grown.hash}: experiments keep the pack "
+                "they were collected with, and their drift stays as it was measured. The new anchors are "
+                "used for cells that are collected with this folder from now on; no cell has to be generated "
+                "again:"
+            )
+            say.print(f"  tipbench collect --pack {folder} --experiment NEW --reuse-from …", markup=False)
+        elif proposal.new:
+            say.print("Nothing was written. To add them: the same command with --write")
 
 
-def check_reason(reason: str) -> str:
-    """A reason that can be stored.
+@command.command(name="install-command", short_help="The slash command for Claude Code.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="The project that gets it [default: this folder].",
+)
+@click.option("--mcp", "with_server", is_flag=True, help="Also name the MCP server in .mcp.json.")
+@click.option("--force", is_flag=True, help="Replace files that were changed.")
+def install_command(folder: Path, *, with_server: bool, force: bool) -> None:
+    """Install the slash command /judge-mlflow for Claude Code into a project."""
+    import shutil
 
-    Raises:
-        UsageError: it is empty or too long.
-    """
-    if not reason.strip() or len(reason) > 2_000:
-        raise UsageError("the reason must have 1 to 2,000 characters", hint="Say it in a sentence.")
-    return reason.strip()
+    from tipbench.inert import make_inert_line
+    from tipbench.judging.slash_command import MCP_ENTRY, MCP_FILE, NAME, SERVER, install
 
-
-def tell_disagreement(found: Disagreement) -> str:
-    """Δ, bias and how many pairs are beyond it, in a line."""
-    spread = "" if found.bias_spread is None else f", between arms ± {found.bias_spread:.2f}"
-    start = f"automatic against lazy, {found.pairs} pairs: bias {found.bias:+.2f}{spread}"
-    if found.threshold is None:
-        return f"{start}; too few for Δ: nothing is flagged"
-    origin = "set" if found.set_by_hand else "from the data"
-    return f"{start}, Δ {found.threshold:.2f} ({origin}), {found.flagged} flagged"
-
-
-def _export(session: Session, path: Path, request: SittingRequest, *, as_json: bool) -> None:
-    try:
-        handout = session.workbench.judging.hand_out(path, request, experiment=session.settings.experiment)
-    except JudgedEnough as enough:
-        say_enough(session, enough)
-        if as_json:
-            click.echo(json.dumps({"file": None, "sections": 0, "items": 0, "reason": enough.message}))
-        return
-    _print_export(session, path, handout, as_json=as_json)
-
-
-def _print_export(session: Session, path: Path, handout: Handout | None, *, as_json: bool) -> None:
-    sections = len(handout.sheet.sections) if handout else 0
-    items = sum(len(section.items) for section in handout.sheet.sections) if handout else 0
-    if as_json:
-        click.echo(json.dumps({"file": str(path) if handout else None, "sections": sections, "items": items}))
-        return
-    say = session.say
-    for remark in handout.remarks if handout else ():
-        say.print(f"· {remark}", markup=False)
-    if handout is None:
-        say.print("nothing waits for a lazy judge that is not with one already")
-        say.print(f"  tipbench judge status --experiment {session.settings.experiment}", markup=False)
-    else:
-        say.print(f"{items} items in {sections} sections (one sitting each) in {path}", markup=False)
-        say.print("Fill in the scores, then:")
-        say.print(f"  tipbench judge --apply {path}", markup=False)
-
-
-def _print_apply(session: Session, taken: Taken, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps([asdict(section) for section in taken.sections]))
-        return
-    for section in taken.sections:
-        answered = f"{section.answered} of {section.items} answered"
-        session.say.print(
-            f"sitting {section.sitting} by {section.judged_by}: {answered}, {section.outcome}", markup=False
-        )
-    session.say.print(f"judged {taken.status.judged} of {taken.status.candidates}. Next:")
-    session.say.print(f"  tipbench compare --experiment {taken.experiment}", markup=False)
-
-
-def _print_status(session: Session, found: Status) -> None:
-    auto = f", {found.waiting_for_auto} for an automatic one" if found.waiting_for_auto else ""
-    ended = f"; {found.ended}" if found.ended else ""
-    session.say.print(
-        f"{found.experiment}: judged {found.judged} of {found.candidates} candidates in {found.cells} cells, "
-        f"{found.waiting} wait for a lazy judge{auto}{ended}",
-        markup=False,
-    )
-    if found.disagreement is not None:
-        session.say.print(tell_disagreement(found.disagreement), markup=False)
-    if not found.sittings:
-        return
-    table = Table("sitting", "judge", "state", "drawn", "items", "anchors", "blocks counted", "expires")
-    for line in found.sittings:
-        table.add_row(
-            line.sitting,
-            escape(make_inert_line(line.judged_by)),
-            line.state,
-            line.drawn,
-            str(line.items),
-            str(line.anchors),
-            f"{line.blocks_counted} of {line.blocks}",
-            line.expires if line.state == "open" else "",
-        )
-    session.say.print(table)
+    for path, is_new in install(folder, with_server=with_server, force=force).items():
+        click.echo(f"{'wrote' if is_new else 'unchanged'} {make_inert_line(str(path), limit=1_000)}")
+    if not with_server:
+        click.echo(f"\nWith the MCP server nothing has to be exported. For {MCP_FILE}, or with --mcp:")
+        click.echo(json.dumps({"mcpServers": {SERVER: MCP_ENTRY}}, indent=2))
+    if shutil.which("tipbench") is None:
+        click.echo("\n· `tipbench` is not on the PATH here: in the entry, write its full path as `command`.")
+    click.echo(f"\nIn Claude Code: /{NAME} EXPERIMENT")

@@ -2,14 +2,15 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
-from tipbench.cli.session import experiment_option, make_console, mlflow_options, start_session
+from tipbench.cli.session import experiment_option, mlflow_options, start_session
 from tipbench.errors import TipbenchError
-from tipbench.judging.service import Judging
-from tipbench.judging.tools import JudgeTools
-from tipbench.settings import read_settings
+
+if TYPE_CHECKING:
+    from tipbench.judging.service import Judging
 
 
 @click.command(name="mcp")
@@ -29,12 +30,16 @@ def command(*, champion: str | None, **flags: object) -> None:
         raise TipbenchError(
             "the MCP server needs the extra `mcp`", hint="Install it: pip install 'tipbench[mcp]'"
         ) from error
+    from tipbench.judging.tools import JudgeTools
+    from tipbench.settings import read_settings
+    from tipbench.show.console import make_console
+
     settings = read_settings(flags)
     # stdout belongs to the protocol.
     say = make_console(stderr=True)
 
     @contextmanager
-    def open_lazily() -> Generator[Judging]:
+    def open_lazily() -> "Generator[Judging]":
         say.print("opening MLflow; a local server that does not run yet is started, which takes a while")
         with start_session(settings, say=say) as session:
             yield session.workbench.judging

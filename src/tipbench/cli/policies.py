@@ -1,16 +1,38 @@
-"""`tipbench policies`: serve, tips, verify, evaluate, gate."""
+"""`tipbench policies`: which tip for whom. Serve policies, simulate and evaluate them, make one active."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tipbench.cli.extras import check_extra
-from tipbench.cli.policies_evaluate import evaluate_command
-from tipbench.cli.policies_gate import gate_command
-from tipbench.cli.policies_tips import tips_command
-from tipbench.cli.session import check_room, make_console
-from tipbench.clock import make_stamps
-from tipbench.settings import read_settings, split_list
+from tipbench.cli.session import (
+    FilePath,
+    Session,
+    check_extra,
+    check_room,
+    find_pack_name,
+    home_option,
+    mlflow_options,
+    open_session,
+    write_whole,
+)
+from tipbench.errors import NoChampion, UsageError
+
+if TYPE_CHECKING:
+    from tipbench.bench.cells import StoredCell
+    from tipbench.bench.evidence import Evidence
+    from tipbench.policies.serving.evaluation import Evaluation
+    from tipbench.policies.serving.tips import StoredTip
+    from tipbench.policies.simulation.report import Interval, SimulationReport
+    from tipbench.policies.simulation.world import PoolTip
+    from tipbench.records import Rubric
+
+KIND_VALUE = "time_slot"
+BARS = "▁▂▃▄▅▆▇█"
+ExistingFile = click.Path(exists=True, dir_okay=False, path_type=Path)
+ExistingFolder = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.group(name="policies")
@@ -26,18 +48,21 @@ def command() -> None:
 @click.option("--shadows", "policies_shadows", help="Shadows to switch on, as egreedy-v2-shadow.")
 @click.option(
     "--tips",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=ExistingFile,
     help="Tips for requests that bring none [default: tips.jsonl of the data folder, if there is one].",
 )
 @click.option("--seed", type=int, help="Of everything left to chance [default: 0].")
-@click.option("--home", help="Data folder [default: $TIPBENCH_HOME].")
+@home_option
 def serve(*, host: str, port: int, tips: Path | None, **flags: object) -> None:
     """Serve score, reward, stats, recommend and reset over HTTP, until stopped."""
     check_extra("serve", "fastapi", "prometheus_client", "uvicorn")
     import uvicorn
 
+    from tipbench.clock import make_stamps
     from tipbench.policies.serving.app import ServingOptions, create_app, open_serving, read_token
     from tipbench.policies.serving.tips import read_tips
+    from tipbench.settings import read_settings, split_list
+    from tipbench.show.console import make_console
 
     settings = read_settings(flags)
     check_room(settings)
@@ -64,13 +89,15 @@ def serve(*, host: str, port: int, tips: Path | None, **flags: object) -> None:
 
 @command.command()
 @click.option("--store", "policies_store", help="'files', or a Redis server: redis://… [default: files].")
-@click.option("--home", help="Data folder [default: $TIPBENCH_HOME].")
+@home_option
 @click.pass_context
 def verify(ctx: click.Context, **flags: object) -> None:
     """Compare every state with a replay of the log. Exit code 3: they differ."""
     check_extra("serve", "fastapi", "prometheus_client")
     from tipbench.policies.serving.app import open_store
     from tipbench.policies.stores.file import find_differences
+    from tipbench.settings import read_settings
+    from tipbench.show.console import make_console
 
     settings = read_settings(flags)
     check_room(settings)
@@ -88,6 +115,301 @@ def verify(ctx: click.Context, **flags: object) -> None:
     ctx.exit(3 if differing else 0)
 
 
-command.add_command(tips_command)
-command.add_command(evaluate_command)
-command.add_command(gate_command)
+@command.command()
+@click.option("--policies", "names", default="egreedy-v1,egreedy-v2,linucb,random", show_default=True)
+@click.option("--users", type=click.IntRange(8, 100_000), default=40, show_default=True)
+@click.option("--rounds", type=click.IntRange(10, 100_000), default=300, show_default=True)
+@click.option(
+    "--profile-effect",
+    type=click.FloatRange(0, 10),
+    default=0.0,
+    show_default=True,
+    help="How much a user's profile decides which kind of tip works.",
+)
+@click.option("--tips", type=ExistingFile, help="Judged tips to offer.")
+@click.option("--seed", type=int, help="Of the users and everything that happens to them [default: 0].")
+@click.option("--experiment", "runs_in", default="tipbench-policies", show_default=True)
+@click.option("--plot", type=FilePath, help="Draw the regret: an SVG file.")
+@click.option("--json", "as_json", is_flag=True, help="The whole report as JSON.")
+@mlflow_options
+def simulate(
+    *,
+    names: str,
+    users: int,
+    rounds: int,
+    profile_effect: float,
+    tips: Path | None,
+    runs_in: str,
+    plot: Path | None,
+    as_json: bool,
+    **flags: object,
+) -> None:
+    """Compare policies on simulated users, all on the same random numbers; the result is an MLflow run."""
+    from tipbench.policies.policy import find_policy, list_policies
+    from tipbench.policies.simulation.report import make_report, store_simulation
+    from tipbench.policies.simulation.run import play
+    from tipbench.policies.simulation.world import World, make_pool, make_users
+    from tipbench.settings import split_list
+    from tipbench.show.charts import draw_regret
+
+    known = list_policies()
+    policies = [find_policy(known, name) for name in split_list(names, what="policies")]
+    with open_session(flags, for_machines=as_json) as session:
+        seed = session.settings.seed
+        world = World(profile_effect=profile_effect, seed=seed)
+        pool = _read_pool(tips) if tips else make_pool(seed)
+        people = make_users(world, pool, users=users, rounds=rounds)
+        played = play(
+            policies, people, world, report=lambda line: session.say.print(f"· {line}", style="dim")
+        )
+        report = make_report(played, seed=seed, profile_effect=profile_effect, tips=len(pool))
+        drawing = draw_regret(report)
+        run = store_simulation(
+            session.tracking, report, plot=drawing, experiment=runs_in, stamps=session.stamps
+        )
+        if plot is not None:
+            write_whole(plot, drawing)
+        if as_json:
+            click.echo(report.model_dump_json(indent=1))
+        else:
+            _print_simulation(session, report, run)
+
+
+def _read_pool(path: Path) -> "list[PoolTip]":
+    from tipbench.policies.serving.tips import read_tips
+    from tipbench.policies.simulation.world import PoolTip
+
+    tips = read_tips(path)
+    judged = [tip.quality for tip in tips if tip.quality is not None]
+    usual = sum(judged) / len(judged) if judged else 0.6
+    return [PoolTip(tip.id, tip.kind, usual if tip.quality is None else tip.quality) for tip in tips]
+
+
+def _print_simulation(session: Session, report: "SimulationReport", run: str) -> None:
+    from rich.table import Table
+
+    first = report.policies[0].policy
+    table = Table(
+        "policy", "reward per tip", "in the last quarter", "regret per user", f"lead over {first}", "reward"
+    )
+    for each in report.policies:
+        lead = each.leads.get(first)
+        table.add_row(
+            each.policy,
+            _show(each.reward, ".3f"),
+            _show(each.late_reward, ".3f"),
+            _show(each.regret, ".1f"),
+            _show(lead, "+.4f") if lead else "",
+            _spark([point.value for point in each.rewards.values]),
+        )
+    session.say.print(table)
+    session.say.print(
+        f"{report.users} users, {report.rounds} rounds, {report.tips} tips, profile effect "
+        f"{report.profile_effect:g}, seed {report.seed} → run {run}"
+    )
+
+
+def _show(interval: "Interval", form: str) -> str:
+    return f"{interval.value:{form}} [{interval.low:{form}}, {interval.high:{form}}]"
+
+
+def _spark(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    reach = (high - low) or 1.0
+    return "".join(BARS[int((value - low) / reach * (len(BARS) - 1))] for value in values)
+
+
+@command.command()
+@click.option("--policy", "names", multiple=True, help="Which policy; may be repeated [default: all].")
+@click.option(
+    "--signals",
+    type=ExistingFolder,
+    help="Folder of the signal log [default: that of the data folder].",
+)
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@home_option
+def evaluate(*, names: tuple[str, ...], signals: Path | None, as_json: bool, **flags: object) -> None:
+    """What a policy would have earned on the logged decisions: IPS, SNIPS, doubly robust."""
+    from rich.table import Table
+
+    from tipbench.policies.policy import find_policy, list_policies
+    from tipbench.policies.serving.evaluation import evaluate_policy
+    from tipbench.policies.serving.signals import read_signals
+    from tipbench.settings import read_settings
+    from tipbench.show.console import make_console
+
+    policies = list_policies()
+    folder = signals or read_settings(flags).policies_folder / "signals"
+    found = [evaluate_policy(read_signals(folder), find_policy(policies, name)) for name in names or policies]
+    if as_json:
+        click.echo(json.dumps([each.model_dump() for each in found], indent=1))
+        return
+    say = make_console()
+    first = found[0]
+    logged = ", ".join(f"{count} by {name}" for name, count in first.logged.items())
+    say.print(
+        f"{first.decisions} rewarded decisions of {first.users} users ({logged}), {first.unrewarded} without"
+    )
+    say.print(f"they earned {first.mean_reward:.4f} each")
+    table = Table("policy", *(each.method for each in first.estimates), "lead", "worth", "mean weight")
+    for each in found:
+        cells = [f"{e.value:.4f} [{e.low:.4f}, {e.high:.4f}]" for e in (*each.estimates, each.lead)]
+        table.add_row(each.policy, *cells, f"{each.effective:.0f}", f"{each.mean_weight:.2f}")
+    say.print(table)
+
+
+@command.command()
+@click.option(
+    "--candidate", default="egreedy-v2", show_default=True, help="The policy that wants to be active."
+)
+@click.option("--active", help="The policy to beat [default: the active one].")
+@click.option(
+    "--experiment", "runs_in", default="tipbench-policies", show_default=True, help="Where simulations are."
+)
+@click.option("--signals", type=ExistingFolder, help="Signal log.")
+@click.option("--promote", is_flag=True, help="Make the candidate active if the gate says so.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@mlflow_options
+@click.pass_context
+def gate(
+    ctx: click.Context,
+    *,
+    candidate: str,
+    active: str | None,
+    runs_in: str,
+    signals: Path | None,
+    promote: bool,
+    as_json: bool,
+    **flags: object,
+) -> None:
+    """May a policy become active? Exit code 0: yes, 3: no, 4: not decided yet."""
+    from tipbench.policies.policy import find_policy, list_policies
+    from tipbench.policies.serving.tips import ActiveFile, ActivePolicy
+    from tipbench.policies.simulation.report import examine, find_simulation, store_gate
+
+    policies = list_policies()
+    wanted = find_policy(policies, candidate).name
+    with open_session(flags, for_machines=as_json) as session:
+        folder = session.settings.policies_folder
+        in_use = ActiveFile(folder, default=session.settings.policies_active)
+        rival = find_policy(policies, active or in_use.name()).name
+        report = examine(
+            wanted,
+            rival,
+            simulation=find_simulation(session.tracking, experiment=runs_in, policies=(wanted, rival)),
+            logged=_evaluate_log(signals or folder / "signals", wanted),
+        )
+        run = store_gate(session.tracking, report, experiment=runs_in, stamps=session.stamps)
+        if promote and report.outcome == "promote":
+            in_use.write(ActivePolicy(policy=wanted, since_ms=session.stamps.now_ms(), evidence=run))
+        if as_json:
+            click.echo(report.model_dump_json(indent=1))
+        else:
+            _print_gate(
+                session, report.outcome, [(rule.name, rule.holds, rule.reason) for rule in report.rules]
+            )
+            if report.outcome == "promote":
+                session.say.print(f"{wanted} is active now" if promote else "make it active with --promote")
+    ctx.exit(report.exit_code)
+
+
+def _evaluate_log(folder: Path, candidate: str) -> "Evaluation | None":
+    from tipbench.policies.policy import list_policies
+    from tipbench.policies.serving.evaluation import evaluate_policy
+    from tipbench.policies.serving.signals import read_signals
+
+    if not any(signal.kind == "reward" for signal in read_signals(folder)):
+        return None
+    return evaluate_policy(read_signals(folder), list_policies()[candidate])
+
+
+def _print_gate(session: Session, outcome: str, rules: list[tuple[str, bool | None, str]]) -> None:
+    words = {True: "yes", False: "no", None: "–"}
+    for name, holds, reason in rules:
+        session.say.print(f"{words[holds]:3} {name}: {reason}", markup=False)
+    session.say.print(outcome, style="bold")
+
+
+@command.command(name="tips")
+@click.option("--arm", help="The arm, as MODEL+PROMPT [default: the champion's].")
+@click.option("--experiment", "where", help="Its experiment [default: the one the champion is from].")
+@click.option(
+    "--kind-of",
+    default=KIND_VALUE,
+    show_default=True,
+    help="The scenario's value that names the kind.",
+)
+@click.option("--out", type=FilePath, help="[default: tips.jsonl of the data folder]")
+@click.option("--pack", help="Whose champion [default: tip].")
+@mlflow_options
+def write_champions_tips(
+    *, arm: str | None, where: str | None, kind_of: str, out: Path | None, **flags: object
+) -> None:
+    """Write the tips of an arm to a file, each with its judged quality between 0 and 1."""
+    from tipbench.policies.serving.tips import write_tips
+
+    with open_session(flags) as session:
+        arm, where = (arm, where) if arm and where else _find_champion(session, arm, where)
+        tips = _read_tips(session, arm, where, kind_of=kind_of)
+        path = out or session.settings.policies_folder / "tips.jsonl"
+        write_tips(path, tips)
+        judged = sum(tip.quality is not None for tip in tips)
+        session.say.print(f"{len(tips)} tips of {arm}, {judged} of them judged → {path}", markup=False)
+
+
+def _find_champion(session: Session, arm: str | None, where: str | None) -> tuple[str, str]:
+    from tipbench.promotion.promote import describe
+    from tipbench.promotion.succession import settle
+
+    if arm:
+        return arm, session.settings.experiment
+    name = find_pack_name(session.settings)
+    found = settle(session.tracking, name, stamps=session.stamps)
+    if found is None:
+        raise NoChampion(name)
+    report = describe(found)
+    return report.arm, where or report.experiment
+
+
+def _read_tips(session: Session, arm: str, where: str, *, kind_of: str) -> "list[StoredTip]":
+    from tipbench.bench.cells import read_candidates
+    from tipbench.bench.evidence import read_evidence
+    from tipbench.bench.packs import read_pack_files
+    from tipbench.pack import parse_pack
+    from tipbench.policies.serving.tips import StoredTip
+
+    tracking = session.tracking
+    runs = tracking.read_runs(tracking.find_experiment(where))
+    evidence = read_evidence(runs)
+    cells = [cell for cell in evidence.cells if cell.facts.arm == arm]
+    if not cells:
+        arms = ", ".join(dict.fromkeys(cell.facts.arm for cell in evidence.cells))
+        raise UsageError(f"experiment {where!r} has no arm {arm!r}", hint=f"It has: {arms or 'none'}")
+    pack = parse_pack(read_pack_files(runs, cells[-1].facts.pack_hash, tracking=tracking))
+    kinds = {scenario.id: scenario.values.get(kind_of, "tip") for scenario in pack.scenarios}
+    tips: list[StoredTip] = []
+    for cell in cells:
+        kind = kinds.get(cell.facts.scenario, "tip")
+        text = tracking.read_artifact(cell.run, "candidates.json")
+        tips += [
+            StoredTip(
+                id=f"{cell.facts.key}-{candidate.slot}",
+                text=candidate.text,
+                kind=kind[:64] if isinstance(kind, str) and kind else "tip",
+                quality=_judged_quality(evidence, cell, candidate.slot, pack.rubric),
+                scenario=cell.facts.scenario,
+            )
+            for candidate in read_candidates(text)
+            if candidate.answered
+        ]
+    return tips
+
+
+def _judged_quality(evidence: "Evidence", cell: "StoredCell", slot: int, rubric: "Rubric") -> float | None:
+    """The composite as a share of the way from the lowest to the highest; people before machines."""
+    for by_cell in (evidence.lazy_by_cell(), evidence.auto_by_cell()):
+        given = by_cell.get(cell.run.run_id, {}).get(slot)
+        if given is not None and not given.verdict.failed:
+            composite = rubric.composite(given.verdict.scores, given.verdict.flags)
+            return (composite - rubric.lowest) / (rubric.highest - rubric.lowest)
+    return None

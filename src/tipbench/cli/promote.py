@@ -4,12 +4,8 @@ import getpass
 
 import click
 
-from tipbench.cli.judge import check_reason
-from tipbench.cli.session import Session, experiment_option, mlflow_options, open_session
+from tipbench.cli.session import check_reason, experiment_option, mlflow_options, open_session
 from tipbench.errors import UsageError
-from tipbench.promotion.gate import Asked
-from tipbench.promotion.promote import Outcome
-from tipbench.show.terminal import print_gate
 
 
 @click.command(name="promote")
@@ -39,6 +35,9 @@ def command(
         raise UsageError("--force needs the arm: --challenger MODEL+PROMPT")
     if by_person != (reason is not None):
         raise UsageError("--reason goes with --initial and --force, and they need it")
+    from tipbench.promotion.gate import Asked
+    from tipbench.show.champions import show_outcome
+
     with open_session(flags, for_machines=as_json) as session:
         name = session.settings.experiment
         session.workbench.judging.tidy(session.settings.experiment)
@@ -49,28 +48,5 @@ def command(
             outcome = promoting.force(challenger or "", experiment=name, reason=check_reason(reason or ""))
         else:
             outcome = promoting.promote(Asked(name, challenger))
-        show_outcome(session, outcome, as_json=as_json)
+        show_outcome(outcome, session.say, as_json=as_json)
     ctx.exit(outcome.exit_code)
-
-
-def show_outcome(session: Session, outcome: Outcome, *, as_json: bool) -> None:
-    """What became of it, and who is champion now."""
-    if as_json:
-        click.echo(outcome.model_dump_json(indent=1))
-        return
-    champion = outcome.champion
-    forced = champion is not None and champion.how == "forced"
-    if outcome.gate is not None:
-        if forced:
-            session.say.print("By force. What the gate would have said is kept with the promotion:")
-        print_gate(outcome.gate, session.say)
-    if champion is None:
-        return
-    for remark in champion.remarks:
-        session.say.print(f"· {remark}", markup=False, style="dim")
-    already = " already" if outcome.outcome == "already" else ""
-    session.say.print(
-        f"{champion.arm} is champion of {champion.pack!r}{already}: version {champion.version} of the prompt "
-        f"{champion.prompt_name!r}, alias {champion.alias!r}",
-        markup=False,
-    )

@@ -1,28 +1,34 @@
-"""`tipbench serve`: the panel and the API."""
+"""`tipbench serve`: the panel and the API, their users and tokens."""
 
+import getpass
 import os
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
 
-from tipbench.cli.extras import check_extra
-from tipbench.cli.session import check_room, make_console, mlflow_options
+from tipbench.cli.session import check_extra, check_room, has_subcommand, home_option, mlflow_options
 from tipbench.errors import UsageError
-from tipbench.settings import Settings, read_settings
+
+if TYPE_CHECKING:
+    from tipbench.admin.users import Accounts, Credentials, Role
+    from tipbench.settings import Settings
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 FRONT = (
     "Put a reverse proxy with TLS in front of it, which alone can reach this port, and name the address "
     "that people type: --public-url https://bench.example"
 )
+DEMO_ALONE = "Leave --expose and --mlflow-url out, or --demo."
+password_option = click.option(
+    "--password-stdin", is_flag=True, help="Read the password from standard input."
+)
 
 
-DEMO_ALONE = "Leave --expose and --mlflow-url away, or --demo."
-
-
-@click.command(name="serve")
+@click.group(name="serve", invoke_without_command=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8765, show_default=True)
 @click.option(
@@ -34,7 +40,9 @@ DEMO_ALONE = "Leave --expose and --mlflow-url away, or --demo."
 )
 @click.option("--public-url", help="The address that people type, if a proxy stands in front.")
 @mlflow_options
+@click.pass_context
 def command(
+    ctx: click.Context,
     *,
     host: str,
     port: int,
@@ -44,11 +52,15 @@ def command(
     public_url: str | None,
     **flags: object,
 ) -> None:
-    """The bench from a browser and from other programs. First: tipbench admin create-user NAME."""
+    """The bench from a browser and from other programs. First: tipbench serve users create NAME."""
+    if has_subcommand(ctx):
+        return
     check_extra("admin", "argon2", "fastapi", "python_multipart", "uvicorn")
     import uvicorn
 
     from tipbench.admin.app import HOSTS, PUBLIC_URL
+    from tipbench.settings import read_settings
+    from tipbench.show.console import make_console
 
     if host not in LOOPBACK and not expose:
         raise UsageError(f"{host} can be reached from elsewhere: that needs --expose", hint=FRONT)
@@ -83,15 +95,15 @@ def command(
         )
 
 
-def _say_demo(stack: ExitStack, settings: Settings, say: Callable[..., None]) -> None:
-    from tipbench.cli.serve_demo import USER, open_demo
+def _say_demo(stack: ExitStack, settings: "Settings", say: Callable[..., None]) -> None:
+    from tipbench.admin.demo import USER, open_demo
 
     say("Demo: invented models, tips and verdicts, in a data folder of its own. Nothing of yours is touched.")
     password = stack.enter_context(open_demo(settings, lambda line: say(f"· {line}", markup=False)))
     say(f"Sign in as {USER} with the password {password}", markup=False)
 
 
-def _hand_over(settings: Settings, flags: dict[str, object]) -> None:
+def _hand_over(settings: "Settings", flags: dict[str, object]) -> None:
     """Workers and jobs read the settings themselves: flags reach them through the environment."""
     os.environ["TIPBENCH_HOME"] = str(settings.home)
     if flags.get("mlflow_url"):
@@ -107,13 +119,102 @@ def _check_public(url: str | None) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _say_first_user(settings: Settings, say: Callable[..., None]) -> None:
+def _say_first_user(settings: "Settings", say: Callable[..., None]) -> None:
     from tipbench.admin.deps import make_parts
     from tipbench.clock import make_stamps
 
     parts = make_parts(settings, make_stamps())
     if not parts.accounts.list_users():
-        say("· nobody can sign in yet: tipbench admin create-user NAME")
+        say("· nobody can sign in yet: tipbench serve users create NAME")
     if parts.airflow is not None:
         say(f"· runs go to Airflow at {settings.airflow_url}, all other jobs run here", markup=False)
     parts.close()
+
+
+@command.group()
+def users() -> None:
+    """Who may sign in, and with which password."""
+
+
+@users.command(name="create")
+@click.argument("name")
+@click.option("--role", type=click.Choice(["admin", "judge", "viewer"]), default="admin", show_default=True)
+@password_option
+@home_option
+def create_user(*, name: str, role: "Role", password_stdin: bool, **flags: object) -> None:
+    """Let NAME in. The first one should be an admin."""
+    accounts, _ = _open_accounts(flags)
+    accounts.create(name, role, _read_password(from_stdin=password_stdin), by=_who())
+    click.echo(f"{name} is {role}. Sign in where `tipbench serve` says.")
+
+
+@users.command(name="set-password")
+@click.argument("name")
+@password_option
+@home_option
+def set_password(*, name: str, password_stdin: bool, **flags: object) -> None:
+    """Another password for NAME; every session of theirs ends."""
+    accounts, _ = _open_accounts(flags)
+    accounts.get(name)
+    accounts.set_password(name, _read_password(from_stdin=password_stdin), by=_who())
+    click.echo(f"{name} has a new password.")
+
+
+@users.command(name="list")
+@home_option
+def list_users(**flags: object) -> None:
+    """Everybody who may sign in."""
+    from rich.table import Table
+
+    from tipbench.show.console import make_console
+
+    accounts, _ = _open_accounts(flags)
+    table = Table("user", "role", "")
+    for user in accounts.list_users():
+        table.add_row(user.name, user.role, "shut out" if user.disabled else "")
+    make_console().print(table)
+
+
+@command.group()
+def tokens() -> None:
+    """Tokens with which programs act as a user."""
+
+
+@tokens.command(name="create")
+@click.argument("name")
+@click.option("--label", default="", help="What it is for.")
+@click.option(
+    "--days", type=click.IntRange(1, 366), default=90, show_default=True, help="How long it is good."
+)
+@home_option
+def create_token(*, name: str, label: str, days: int, **flags: object) -> None:
+    """A token for a program of NAME's. It is printed this once, alone on standard output."""
+    _, credentials = _open_accounts(flags)
+    token, secret = credentials.make_token(name, label=label, days=days, by=_who())
+    click.echo(secret)
+    click.echo(f"token {token.id} of {name}, good for {days} days; it is not shown again", err=True)
+
+
+def _open_accounts(flags: dict[str, object]) -> "tuple[Accounts, Credentials]":
+    check_extra("admin", "argon2")
+    from tipbench.admin.users import TABLES, Accounts, Credentials
+    from tipbench.clock import make_stamps
+    from tipbench.jobs.store import open_jobs
+    from tipbench.settings import read_settings
+
+    settings = read_settings(flags)
+    check_room(settings)
+    stamps = make_stamps()
+    database = open_jobs(settings, stamps, more_tables=TABLES).database
+    accounts = Accounts(database, stamps)
+    return accounts, Credentials(database, accounts, stamps)
+
+
+def _read_password(*, from_stdin: bool) -> str:
+    if from_stdin:
+        return sys.stdin.readline().rstrip("\r\n")
+    return str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
+
+
+def _who() -> str:
+    return f"{getpass.getuser()} (command line)"

@@ -1,26 +1,41 @@
-"""What every command that talks to MLflow needs: settings, the door, the clock, a console."""
+"""What commands share: settings, MLflow, a console, options, and phases that run while somebody watches.
 
+Nothing heavy is imported before a command runs: `--help` is instant.
+"""
+
+import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import click
-from rich.console import Console
-from rich.text import Text
+from click.core import ParameterSource
 
-from tipbench.clock import Stamps
-from tipbench.errors import TipbenchError
-from tipbench.inert import make_inert
-from tipbench.settings import Settings, read_settings
-from tipbench.tracking import Tracking
-from tipbench.workbench import Workbench, open_workbench
+from tipbench.errors import JudgedEnough, TipbenchError, TrackingRefused, TrackingUnavailable, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tipbench.clock import Stamps
+    from tipbench.collect.run import Plan
+    from tipbench.engines.protocol import Engine
+    from tipbench.grid import Cell
+    from tipbench.judging.auto.run import AutoOrder, AutoOutcome
+    from tipbench.judging.handout import SittingRequest
+    from tipbench.records import Model
+    from tipbench.settings import Settings
+    from tipbench.tracking import Delivery, Tracking
+    from tipbench.workbench import Workbench
 
 Function = TypeVar("Function", bound=Callable[..., object])
-PLAIN_WIDTH = 132
+FilePath = click.Path(dir_okay=False, path_type=Path)
 ROOM_BYTES = 100_000_000
 
 
@@ -28,55 +43,45 @@ ROOM_BYTES = 100_000_000
 class Session:
     """One command's view of the world. `say` is for people: on stderr when stdout is for machines."""
 
-    workbench: Workbench
-    say: Console
+    workbench: "Workbench"
+    say: "Console"
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> "Settings":
         return self.workbench.settings
 
     @property
-    def tracking(self) -> Tracking:
+    def tracking(self) -> "Tracking":
         return self.workbench.tracking
 
     @property
-    def stamps(self) -> Stamps:
+    def stamps(self) -> "Stamps":
         return self.workbench.stamps
 
 
 @contextmanager
 def open_session(flags: Mapping[str, object], *, for_machines: bool = False) -> Generator[Session]:
     """Settings read, MLflow found; the first line says which one."""
+    from tipbench.settings import read_settings
+    from tipbench.show.console import make_console
+
     settings = read_settings(flags)
     with start_session(settings, say=make_console(stderr=for_machines)) as session:
         yield session
 
 
 @contextmanager
-def start_session(settings: Settings, *, say: Console) -> Generator[Session]:
+def start_session(settings: "Settings", *, say: "Console") -> Generator[Session]:
     """The same with settings at hand."""
+    from tipbench.workbench import open_workbench
+
     check_room(settings)
     with open_workbench(settings) as workbench:
         say.print(workbench.tracking.description, style="dim", highlight=False, soft_wrap=True)
         yield Session(workbench, say)
 
 
-class InertConsole(Console):
-    """Shows every text inert: names and reasons come from files, servers and other people."""
-
-    def render_str(self, text: str, **how: Any) -> Text:
-        """The text as rich would have it, without anything that acts on a terminal."""
-        return super().render_str(make_inert(text), **how)
-
-
-def make_console(*, stderr: bool = False) -> Console:
-    """A console; off a terminal wide enough for a leaderboard."""
-    stream = sys.stderr if stderr else sys.stdout
-    wide = None if stream.isatty() or os.environ.get("COLUMNS") else PLAIN_WIDTH
-    return InertConsole(stderr=stderr, width=wide, highlight=False)
-
-
-def check_room(settings: Settings) -> None:
+def check_room(settings: "Settings") -> None:
     """Refuses to begin on a full disk.
 
     Raises:
@@ -97,16 +102,235 @@ def check_room(settings: Settings) -> None:
         )
 
 
+def check_extra(extra: str, *modules: str) -> None:
+    """Refuses to go on without what the extra brings, before anything is imported that would break.
+
+    Raises:
+        TipbenchError: one of the modules is not installed; says what to install.
+    """
+    if any(find_spec(module) is None for module in modules):
+        raise TipbenchError(
+            f"this needs the extra `{extra}`", hint=f"Install it: pip install 'tipbench[{extra}]'"
+        )
+
+
+def check_reason(reason: str) -> str:
+    """A reason that can be stored.
+
+    Raises:
+        UsageError: it is empty or too long.
+    """
+    if not reason.strip() or len(reason) > 2_000:
+        raise UsageError("the reason must have 1 to 2,000 characters", hint="Say it in a sentence.")
+    return reason.strip()
+
+
+def find_pack_name(settings: "Settings") -> str:
+    """The name of the pack in the settings: of a folder the name that is written in it.
+
+    Raises:
+        UsageError: it is not a name, or the folder does not hold a sound pack.
+    """
+    import re
+
+    from tipbench.grid import open_pack
+    from tipbench.pack.check import NAME
+
+    if Path(settings.pack).expanduser().is_dir():
+        return open_pack(settings.pack).name
+    if not re.match(NAME, settings.pack):
+        raise UsageError(f"{settings.pack!r} is neither a folder nor the name of a pack")
+    return settings.pack
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Puts the text in its place in one step.
+
+    Raises:
+        TipbenchError: the disk is full, or the place cannot be written; what stood there is as it was.
+    """
+    from tipbench import files
+
+    try:
+        files.write_whole(path, text)
+    except OSError as error:
+        raise TipbenchError(
+            f"{str(path)!r} cannot be written: {error.strerror}", hint="Choose another file."
+        ) from error
+
+
 def mlflow_options(function: Function) -> Function:
     """The options of every command that talks to MLflow."""
     for option in (
         click.option("--mlflow-url", help="MLflow server [default: localhost:5000, else the managed one]."),
-        click.option("--home", help="Data folder [default: $TIPBENCH_HOME]."),
+        home_option,
     ):
         function = option(function)
     return function
 
 
+def home_option(function: Function) -> Function:
+    """The data folder, as everywhere."""
+    return click.option("--home", help="Data folder [default: $TIPBENCH_HOME].")(function)
+
+
 def experiment_option(function: Function) -> Function:
     """The experiment, as everywhere."""
     return click.option("--experiment", help="MLflow experiment [default: tip-bench-auto].")(function)
+
+
+def given_options(ctx: click.Context) -> dict[str, str]:
+    """The options that were typed: name → spelling."""
+    return {
+        str(each.name): each.opts[0]
+        for each in ctx.command.params
+        if ctx.get_parameter_source(str(each.name)) is ParameterSource.COMMANDLINE
+    }
+
+
+def has_subcommand(ctx: click.Context) -> bool:
+    """Whether a sub-command follows, which then takes the options.
+
+    Raises:
+        UsageError: some stand before it.
+    """
+    if ctx.invoked_subcommand is None:
+        return False
+    if given := list(given_options(ctx).values()):
+        raise UsageError(
+            f"{', '.join(given)} stands before `{ctx.invoked_subcommand}`",
+            hint=f"Write: tipbench {ctx.info_name} {ctx.invoked_subcommand} … {given[0]} …",
+        )
+    return True
+
+
+@dataclass(frozen=True)
+class CollectRun:
+    """One collect as it is shown. `last` says that the command ends with it."""
+
+    session: Session
+    reuse_from: str | None = None
+    as_json: bool = False
+    last: bool = True
+
+    def run(self, cells: "list[Cell]", engine_of: "Callable[[Model], Engine]") -> None:
+        """Collects, shows progress, and says what comes next."""
+        from tipbench.show.progress import show_json, show_progress
+
+        workbench, say = self.session.workbench, self.session.say
+        left = workbench.tracking.deliver_left_over()
+        if left.delivered:
+            say.print(f"{left.delivered} writes that an earlier run left were delivered")
+        for message in (*left.notes, *(f"refused by MLflow: {message}" for _, message in left.refused)):
+            say.print(f"· {message}", markup=False)
+        collection = workbench.collecting.begin(
+            cells, experiment=workbench.settings.experiment, reuse_from=self.reuse_from
+        )
+        plan = collection.plan
+        if not self.as_json:
+            say.print(
+                f"{len(plan.cells)} cells: {len(plan.cells) - len(plan.missing)} stored, "
+                f"{len(plan.to_reuse)} to reuse, {len(plan.to_generate)} to generate"
+            )
+        with collection.generate(engine_of) as collected:
+            if self.as_json:
+                done = show_json(collected, total=len(plan.missing))
+            else:
+                done = show_progress(collected, total=len(plan.missing), say=say)
+        self._finish(collection.deliver(), plan, done=done)
+
+    def _finish(self, report: "Delivery", plan: "Plan", *, done: int) -> None:
+        if self.as_json:
+            summary = {"event": "done", "collected": done, "cells": len(plan.cells)}
+            summary["left"] = report.left_in_journal
+            click.echo(json.dumps(summary))
+        if report.refused:
+            for _, message in report.refused:
+                self.session.say.print(f"refused by MLflow: {message}", markup=False)
+            raise TrackingRefused(
+                f"MLflow refused {len(report.refused)} writes: they are kept in "
+                f"{str(self.session.settings.home / 'journal')!r} but do not count",
+                hint="Fix what MLflow complains about, then run the same command again.",
+            )
+        if report.left_in_journal:
+            raise TrackingUnavailable(
+                f"{report.left_in_journal} writes are safe in the journal but not in MLflow",
+                hint="Run the same command again when MLflow answers: nothing is generated twice.",
+            )
+        if self.last and not self.as_json:
+            self._say_what_is_next(plan)
+
+    def _say_what_is_next(self, plan: "Plan") -> None:
+        name, say = self.session.settings.experiment, self.session.say
+        say.print(f"{len(plan.cells)} cells are in experiment {name!r}. Next:", markup=False)
+        if plan.close_reason is None:
+            say.print(f"  tipbench judge --experiment {shlex.quote(name)} --export sheet.json", markup=False)
+        else:
+            say.print(f"  judging was closed: {plan.close_reason}. To open it again:", markup=False)
+            say.print(f"  tipbench judge reopen --experiment {shlex.quote(name)} --reason …", markup=False)
+        say.print(f"  tipbench compare --experiment {shlex.quote(name)}", markup=False)
+
+
+def judge_with_bar(session: Session, order: "AutoOrder", *, quiet: bool) -> "AutoOutcome | None":
+    """Lets a model judge, with a bar that shows how far it is."""
+    from tipbench.show.progress import judging_bar
+
+    with judging_bar(session.say, quiet=quiet) as report:
+        return session.workbench.auto_judging(report).run(order, experiment=session.settings.experiment)
+
+
+def judge_here(session: Session, request: "SittingRequest") -> int:
+    """Lets the judge work at the keyboard, then says what the sitting became. Gives the exit code.
+
+    Raises:
+        UsageError: this is not a terminal.
+    """
+    from tipbench.judging.keyboard.loop import judge_at_keyboard
+    from tipbench.judging.service import LiveJudging
+    from tipbench.show.screen import TerminalScreen
+    from tipbench.show.sittings import tell_left
+
+    name, judging = session.settings.experiment, session.workbench.judging
+    if not can_draw(session):
+        raise UsageError(
+            "judge --interactive needs a terminal it can draw on",
+            hint=f"Judge by file: tipbench judge --experiment {shlex.quote(name)} --export sheet.json",
+        )
+    live = LiveJudging(judging)
+    try:
+        sitting = live.open(replace(request, sits="human"), experiment=name)
+    except JudgedEnough as enough:
+        say_enough(session, enough)
+        return 0
+    if sitting is None:
+        session.say.print("nothing waits for a lazy judge that is not with one already")
+        session.say.print(f"  tipbench judge status --experiment {shlex.quote(name)}", markup=False)
+        return 0
+    left = judge_at_keyboard(live, sitting, screen=TerminalScreen(session.say))
+    if left.exit_code:
+        return left.exit_code
+    lines = {line.sitting: line for line in judging.status(experiment=name).sittings}
+    for text in tell_left(left, lines[sitting.token]):
+        session.say.print(text, markup=False)
+    return 0
+
+
+def can_draw(session: Session) -> bool:
+    """Whether a person sits at a terminal that can be drawn on."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and not session.say.is_dumb_terminal
+
+
+def say_enough(session: Session, enough: JudgedEnough) -> None:
+    """That is no failure: nothing is handed out because nothing would come of it."""
+    session.say.print(enough.message, markup=False)
+    session.say.print(enough.hint, markup=False)
+
+
+def fetch_with_progress(name: str, settings: "Settings", say: "Console") -> None:
+    """Fetches the weights unless they are there."""
+    from tipbench.engines.weights import fetch_weights
+    from tipbench.show.progress import fetching_bar
+
+    with fetching_bar(name, say) as report:
+        path = fetch_weights(name, settings.models_folder, environment=os.environ, report=report)
+    say.print(f"{name} is ready: {path}", markup=False, soft_wrap=True)

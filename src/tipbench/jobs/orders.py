@@ -81,7 +81,7 @@ class ImproveOrder(Record):
 
 
 class SimulateOrder(Record):
-    """The configuration of a simulation: the keys, defaults and limits of `tipbench simulate`."""
+    """The configuration of a simulation: the keys, defaults and limits of `tipbench policies simulate`."""
 
     policies: Names = "egreedy-v1,egreedy-v2,linucb,random"
     users: int = Field(default=40, ge=8, le=100_000, strict=True)
@@ -128,7 +128,7 @@ def improve_step(order: ImproveOrder, *, folder: Path) -> Step:
 
 def simulate_step(order: SimulateOrder) -> Step:
     """Policies on simulated users."""
-    return Step(name="simulate", arguments=("simulate", *_options(order.model_dump())))
+    return Step(name="simulate", arguments=("policies", "simulate", *_options(order.model_dump())))
 
 
 def _options(given: Mapping[str, object]) -> tuple[str, ...]:

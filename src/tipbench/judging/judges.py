@@ -64,7 +64,7 @@ class NoiseLine(Record):
 
 
 class JudgesReport(Record):
-    """What `tipbench judges` says."""
+    """What `tipbench judge judges` says."""
 
     sittings: tuple[JudgeSitting, ...]
     pairs: tuple[JudgePair, ...]

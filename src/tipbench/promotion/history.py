@@ -70,7 +70,7 @@ class LevelLine(Record):
 
 
 class History(Record):
-    """What `tipbench history` says."""
+    """What `tipbench champion history` says."""
 
     pack: str
     promotions: tuple[PromotionLine, ...]

@@ -129,7 +129,7 @@ def _sittings_line(report: Report) -> str:
         for each in report.sittings[:SITTINGS_SHOWN]
     ]
     more = len(report.sittings) - len(shown)
-    return "sittings: " + "; ".join([*shown, *([f"{more} more, see tipbench judges"] if more else [])])
+    return "sittings: " + "; ".join([*shown, *([f"{more} more, see tipbench judge judges"] if more else [])])
 
 
 def _parts_tables(report: Report, width: int) -> list[Table]:

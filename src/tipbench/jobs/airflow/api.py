@@ -243,7 +243,7 @@ def _check(response: httpx2.Response, url: str) -> None:
     hints = {
         401: "Check TIPBENCH_AIRFLOW_USERNAME and _PASSWORD, or TIPBENCH_AIRFLOW_TOKEN.",
         403: "Give the user the role op: it may start and end runs.",
-        404: "tipbench airflow doctor says what is missing.",
+        404: "tipbench doctor says what is missing.",
     }
     raise AirflowRefused(
         f"Airflow at {url} answered {status}: {_said(response)}", status=status, hint=hints.get(status, "")

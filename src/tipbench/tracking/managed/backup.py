@@ -305,7 +305,7 @@ def read_revision(database: Path) -> str | None:
     except sqlite3.DatabaseError as error:
         raise BackupError(
             f"the database {str(database)!r} cannot be read: {error}",
-            hint="If it is damaged, restore a backup: tipbench restore FILE",
+            hint="If it is damaged, restore a backup: tipbench mlflow restore FILE",
         ) from error
     return found[0] if found else None
 

@@ -67,7 +67,7 @@ def check_revision(found: str, revisions: Revisions, *, what: str) -> None:
             f"{what} was written by a newer MLflow: MLflow {installed_mlflow()}, which is installed here, "
             f"does not know its database revision {found!r}",
             hint="Upgrade MLflow (pip install --upgrade mlflow), or restore a backup made before "
-            "(tipbench restore FILE).",
+            "(tipbench mlflow restore FILE).",
         )
 
 

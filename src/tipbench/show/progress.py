@@ -1,15 +1,28 @@
-"""Progress of a collect: a bar on a terminal, plain lines elsewhere, JSON lines for machines."""
+"""How far a phase is: a bar on a terminal, plain lines elsewhere, JSON lines for machines."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from tipbench.collect.run import Collected
 from tipbench.inert import make_inert_line
+
+PLAIN_STEP_BYTES = 20_000_000
+Report = Callable[[int, int], None]
+"""Is told how many of how many are done."""
 
 
 def show_progress(collected: Iterable[Collected], *, total: int, say: Console) -> int:
@@ -78,3 +91,36 @@ def _line(each: Collected, done: int, total: int) -> str:
 
 def _speed(each: Collected) -> float:
     return each.generation.output_tokens / each.generation.seconds if each.generation.seconds else 0.0
+
+
+@contextmanager
+def judging_bar(say: Console, *, quiet: bool) -> Generator[Report]:
+    """A bar of verdicts."""
+    columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=say, disable=quiet) as bar:
+        task = bar.add_task("judging", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+@contextmanager
+def fetching_bar(name: str, say: Console) -> Generator[Report]:
+    """A bar of bytes on a terminal, a line now and then elsewhere."""
+    if not say.is_terminal:
+        yield _fetching_lines(name, say)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=say) as bar:
+        task = bar.add_task(escape(name), total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def _fetching_lines(name: str, say: Console) -> Report:
+    shown = 0
+
+    def show(done: int, of: int) -> None:
+        nonlocal shown
+        if done - shown >= PLAIN_STEP_BYTES or shown < done == of:
+            shown = done
+            say.print(f"{name}: {done // 10**6} of {of // 10**6} MB", markup=False)
+
+    return show

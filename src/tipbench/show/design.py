@@ -1,74 +1,23 @@
-"""`tipbench plan`: what a design can see before anything is generated."""
+"""What a design can see before anything is generated, on a terminal."""
 
 from dataclasses import dataclass
 
-import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
-from tipbench.cli.session import make_console, mlflow_options, start_session
 from tipbench.judging.anchors import ANCHORS_PER_SITTING
 from tipbench.judging.draw import SECTION_ITEMS
-from tipbench.settings import Settings, read_settings
+from tipbench.records import Pack
 from tipbench.stats import AutoJudge, CellVariance, Design, scenarios_needed, smallest_difference
 
 POWER = 0.80
 
 
-@click.command(name="plan")
-@click.option("--models", help="Comma-separated model tags.")
-@click.option("--prompts", help="Comma-separated prompt versions.")
-@click.option("--scenarios", metavar="core|wide|all|N", help="A set of the pack, or a number.")
-@click.option("--n-tips", type=click.IntRange(1, 50), help="Candidates per cell.")
-@click.option("--pack", help="A pack's folder; `tip` is built in.")
-@click.option("--difference", type=float, help="What should be seen: how many scenarios does that need?")
-@click.option("--like", metavar="EXPERIMENT", help="An earlier experiment: its cells vary as these will.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=20.0,
-    show_default=True,
-    help="What one verdict takes.",
-)
-@mlflow_options
-def command(*, difference: float | None, like: str | None, seconds: float, **flags: object) -> None:
-    """The smallest lead over a champion that the gate would see with 80 % probability.
-
-    With --difference: the scenarios and verdicts that seeing it needs.
-    """
-    from tipbench.grid import open_pack
-
-    settings = read_settings(flags)
-    pack = open_pack(settings.pack)
-    work = _Work(
-        arms=_count(settings.models) * _count(settings.prompts),
-        n_tips=settings.n_tips,
-        seconds=seconds,
-        like=None if like is None else _read_variance(settings, like),
-    )
-    say = make_console()
-    if difference is None:
-        scenarios = _count_scenarios(settings.scenarios, {s.id: s.set for s in pack.scenarios})
-        title = f"{work.arms} arms × {scenarios} scenarios × {work.n_tips} candidates"
-        table = _seen_table(work, scenarios)
-        remark = "Scenarios are the sample: to see a smaller lead, take more of them before judging deeper."
-    else:
-        title = f"{work.arms} arms, a lead of {difference:g} over the champion"
-        table = _needed_table(work, difference)
-        remark = f"The pack {pack.name!r} has {len(pack.scenarios)} scenarios.{_doubt(difference)}"
-    say.print(title, style="bold")
-    say.print(table)
-    say.print(remark, style="dim")
-    say.print(work.assumed, style="dim")
-
-
-def _read_variance(settings: Settings, name: str) -> CellVariance:
-    from tipbench.ranking.compare import read_cell_variance
-
-    with start_session(settings, say=make_console()) as session:
-        return read_cell_variance(session.workbench.open(name))
-
-
 @dataclass(frozen=True)
-class _Work:
+class JudgingWork:
+    """What is judged, and how long a verdict takes. `like` is how the cells of an earlier experiment vary."""
+
     arms: int
     n_tips: int
     seconds: float
@@ -101,23 +50,28 @@ class _Work:
         return sorted({depth for depth in (1, 2, 3, 5, self.n_tips) if depth <= self.n_tips})
 
 
-def _count(names: str) -> int:
-    return len({name.strip() for name in names.split(",") if name.strip()})
+def print_seen(work: JudgingWork, say: Console, *, scenarios: int) -> None:
+    """The smallest lead over a champion that the gate would see with so many scenarios."""
+    table = _seen_table(work, scenarios)
+    say.print(f"{work.arms} arms × {scenarios} scenarios × {work.n_tips} candidates", style="bold")
+    say.print(table)
+    say.print(
+        "Scenarios are the sample: to see a smaller lead, take more of them before judging deeper.",
+        style="dim",
+    )
+    say.print(work.assumed, style="dim")
 
 
-def _count_scenarios(asked: str, sets: dict[str, str]) -> int:
-    from tipbench.errors import UsageError
-
-    if asked.isdecimal():
-        return int(asked)
-    count = sum(asked in ("all", of) for of in sets.values())
-    if not count:
-        known = ", ".join([*dict.fromkeys(sets.values()), "all"])
-        raise UsageError(f"unknown scenario set {asked!r}", hint=f"There are: {known}, or give a number.")
-    return count
+def print_needed(work: JudgingWork, say: Console, *, difference: float, pack: Pack) -> None:
+    """The scenarios and verdicts that seeing such a lead needs."""
+    table = _needed_table(work, difference)
+    say.print(f"{work.arms} arms, a lead of {difference:g} over the champion", style="bold")
+    say.print(table)
+    say.print(f"The pack {pack.name!r} has {len(pack.scenarios)} scenarios.{_doubt(difference)}", style="dim")
+    say.print(work.assumed, style="dim")
 
 
-def _seen_table(work: _Work, scenarios: int) -> object:
+def _seen_table(work: JudgingWork, scenarios: int) -> Table:
     lines: list[tuple[str, ...]] = []
     for depth in work.depths():
         design, blocks = Design(work.arms, scenarios, depth), scenarios * depth
@@ -138,7 +92,7 @@ def _seen_table(work: _Work, scenarios: int) -> object:
     return _table(("verdicts a cell", "verdicts", *seen_by, "sittings", "judging"), lines)
 
 
-def _needed_table(work: _Work, difference: float) -> object:
+def _needed_table(work: JudgingWork, difference: float) -> Table:
     auto = AutoJudge() if _auto_can_agree(difference) else None
     lines: list[tuple[str, ...]] = []
     for depth in work.depths():
@@ -164,10 +118,7 @@ def _doubt(difference: float) -> str:
     )
 
 
-def _table(headings: tuple[str, ...], lines: list[tuple[str, ...]]) -> object:
-    from rich import box
-    from rich.table import Table
-
+def _table(headings: tuple[str, ...], lines: list[tuple[str, ...]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
         table.add_column(heading, justify="right")

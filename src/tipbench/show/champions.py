@@ -1,6 +1,6 @@
-"""`tipbench history`."""
+"""The champion, those before it, and what became of a promotion, on a terminal."""
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich import box
@@ -8,46 +8,63 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tipbench.cli.champion import pack_name, pack_option
-from tipbench.cli.session import mlflow_options, open_session
-from tipbench.errors import TipbenchError, UsageError
 from tipbench.inert import make_inert_line
-from tipbench.promotion.history import History, read_history
-from tipbench.show.charts import draw_history
+from tipbench.show.terminal import print_gate
+
+if TYPE_CHECKING:
+    from tipbench.promotion.history import History
+    from tipbench.promotion.promote import ChampionReport, Outcome
 
 
-@click.command(name="history")
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: an SVG file.")
-@pack_option
-@mlflow_options
-def command(*, as_json: bool, plot: Path | None, **flags: object) -> None:
-    """Champions, promotions, looks, and the champions' level per experiment over time."""
-    with open_session(flags, for_machines=as_json) as session:
-
-        def pass_over(name: str, error: TipbenchError) -> None:
-            session.say.print(f"· {name} is left out: {error.message}", markup=False)
-
-        history = read_history(session.tracking, pack_name(session.settings), pass_over=pass_over)
-        if plot is not None:
-            _write_plot(plot, history)
-        if as_json:
-            click.echo(history.model_dump_json(indent=1))
-        else:
-            _print_history(history, session.say)
-
-
-def _write_plot(path: Path, history: History) -> None:
-    drawing = draw_history(history)
-    if drawing is None:
-        raise UsageError("no champion has lazy verdicts yet: there is nothing to draw")
-    try:
-        path.write_text(drawing, encoding="utf-8")
-    except OSError as error:
-        raise TipbenchError(f"{str(path)!r} cannot be written: {error.strerror}") from error
+def show_outcome(outcome: "Outcome", say: Console, *, as_json: bool) -> None:
+    """What became of it, and who is champion now."""
+    if as_json:
+        click.echo(outcome.model_dump_json(indent=1))
+        return
+    champion = outcome.champion
+    forced = champion is not None and champion.how == "forced"
+    if outcome.gate is not None:
+        if forced:
+            say.print("By force. What the gate would have said is kept with the promotion:")
+        print_gate(outcome.gate, say)
+    if champion is None:
+        return
+    for remark in champion.remarks:
+        say.print(f"· {remark}", markup=False, style="dim")
+    already = " already" if outcome.outcome == "already" else ""
+    say.print(
+        f"{champion.arm} is champion of {champion.pack!r}{already}: version {champion.version} of the prompt "
+        f"{champion.prompt_name!r}, alias {champion.alias!r}",
+        markup=False,
+    )
 
 
-def _print_history(history: History, say: Console) -> None:
+def print_champion(report: "ChampionReport", say: Console) -> None:
+    """The arm in use, and why."""
+    for remark in report.remarks:
+        say.print(f"· {remark}", markup=False, style="dim")
+    say.print(f"{report.arm}  champion of {report.pack!r} since {report.since}", markup=False, style="bold")
+    for doubt in report.doubtful:
+        say.print(f"· doubtful: sitting {doubt} was refused since", markup=False)
+    options = report.options
+    pinned = "" if report.pinned else ", unpinned"
+    rows = {
+        "registry": f"prompt {report.prompt_name!r}, version {report.version}, alias {report.alias!r}",
+        "model": f"{report.model} on {report.engine}, {report.model_digest[:24]}{pinned}",
+        "prompt": f"{report.prompt}, {len(report.template)} characters",
+        "options": f"temperature {options.sampling.temperature:g}, {options.n_tips} tips"
+        + (", diverse" if options.diversity else ""),
+        "promoted": f"{report.how} by {report.by or 'somebody'} from {report.experiment!r}",
+        "reason": report.reason,
+    }
+    if report.overruled:
+        rows["against"] = f"the gate's rules {', '.join(report.overruled)}"
+    for name, value in rows.items():
+        say.print(f"{name:9} {value}", markup=False)
+
+
+def print_history(history: "History", say: Console) -> None:
+    """Champions, looks and levels, a table each."""
     table = _table(
         f"Champions of {history.pack}", "since", "how", "arm", "version", "experiment", "by", "why"
     )

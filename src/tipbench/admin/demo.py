@@ -1,19 +1,31 @@
-"""The experiment of `tipbench serve --demo`: nobody's tips, no model's verdicts, made in seconds.
+"""`tipbench serve --demo`: a data folder, an MLflow, a user and an experiment of its own.
 
-Only the texts and the scores are invented; they take the way that real ones take.
+Only the texts and the scores of the experiment are invented; they take the way that real ones take.
+Nothing of yours is touched.
 """
 
 import hashlib
 import json
+import os
 import re
+import secrets
+import shutil
+import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
+from tipbench.admin.app import DEMO
+from tipbench.admin.deps import Parts, make_parts
+from tipbench.admin.jobs import order_simulate
+from tipbench.clock import make_stamps
 from tipbench.engines.protocol import Schema
+from tipbench.errors import UsageError
+from tipbench.files import try_lock
 from tipbench.grid import Cell
+from tipbench.jobs.orders import SimulateOrder
 from tipbench.judging.auto.graders import FREE, Graded, Grader, JudgeModel
 from tipbench.judging.auto.run import AutoOrder
 from tipbench.judging.handout import SittingRequest
@@ -21,13 +33,103 @@ from tipbench.judging.service import Judging
 from tipbench.judging.sheet import SheetItem
 from tipbench.pack import builtin_pack, select_scenarios
 from tipbench.records import Generation, Model, Options, Sampling
-from tipbench.workbench import Workbench
+from tipbench.settings import Settings
+from tipbench.tracking.tracking import open_managed_folder
+from tipbench.workbench import Workbench, open_workbench
 
+FOLDER, VERSION = "serve-demo", "1"
+"""Another version of the demo is made again."""
+USER = "demo"
+KEPT = {"TIPBENCH_THREADS"}
 EXPERIMENT, UNJUDGED = "tip-bench-demo", "tip-bench-demo-next"
 CHAMPION = "demo-medium+v1"
 SKILL = {"demo-small": 0.2, "demo-medium": 0.45, "demo-large": 0.75}
 BETTER = {"v1": 0.0, "v2-mentor": 0.12, "v3-few-shot": 0.2}
 """How often a model writes a good tip, and what a prompt adds to that."""
+
+
+@contextmanager
+def open_demo(settings: Settings, report: Callable[[str], None]) -> Generator[str]:
+    """Gives the password of the user `demo`, this time's own. At the end the demo's MLflow ends too.
+
+    Raises:
+        UsageError: the demo runs already.
+    """
+    folder = settings.home / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    # Ended by a service manager it ends as with Ctrl-C: its MLflow must not be left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with (settings.home / f"{FOLDER}.lock").open("ab") as lock:
+        if not try_lock(lock.fileno()):
+            raise UsageError("the demo runs already", hint="End it there with Ctrl-C.")
+        if _version(folder) != VERSION:
+            # Half made, or of an older tipbench: it holds nothing but what we invented.
+            open_managed_folder(folder).stop()
+            shutil.rmtree(folder)
+            folder.mkdir()
+        report("starting an MLflow of its own …")
+        managed = open_managed_folder(folder)
+        try:
+            own = Settings(home=folder, mlflow_url=managed.start().url)
+            if _version(folder) != VERSION:
+                _make(own, report)
+            _enter(own, models=settings.models_folder)
+            yield _let_in(own)
+        finally:
+            managed.stop()
+
+
+def _version(folder: Path) -> str:
+    made = folder / "made"
+    return made.read_text(encoding="ascii") if made.exists() else ""
+
+
+def _make(own: Settings, report: Callable[[str], None]) -> None:
+    with open_workbench(own.model_copy(update={"judge_kind": "human"})) as workbench:
+        DemoMaker(workbench, own.home, report).make()
+    (own.home / "made").write_text(VERSION, encoding="ascii")
+
+
+def _let_in(own: Settings) -> str:
+    """One user, whose password is new each time; and a job to look at."""
+    password = secrets.token_urlsafe(12)
+    parts = make_parts(own, make_stamps())
+    try:
+        if any(user.name == USER for user in parts.accounts.list_users()):
+            parts.accounts.set_password(USER, password, by=USER)
+        else:
+            parts.accounts.create(USER, "admin", password, by=USER)
+            _order_job(parts)
+    finally:
+        parts.close()
+    return password
+
+
+def _order_job(parts: Parts) -> None:
+    order = SimulateOrder(users=20, rounds=100)
+    order_simulate(order, user=parts.accounts.get(USER), parts=parts, repeat_key=None)
+
+
+def _enter(own: Settings, *, models: Path) -> None:
+    """From here on this process and its children know the demo alone: no setting of yours reaches it."""
+    for name in [name for name in os.environ if name.startswith(("TIPBENCH_", "MLFLOW_"))]:
+        if name not in KEPT:
+            del os.environ[name]
+    os.environ |= {
+        "TIPBENCH_HOME": str(own.home),
+        "TIPBENCH_MLFLOW_URL": str(own.mlflow_url),
+        # What the form of a run begins with: the one model that anybody can fetch, and not much of it.
+        "TIPBENCH_MODELS": "smollm2",
+        "TIPBENCH_N_SCENARIOS": "2",
+        "TIPBENCH_EXPERIMENT": "tip-bench-demo-run",
+        "TIPBENCH_JUDGE_MODEL": "smollm2",
+        DEMO: "1",
+    }
+    # Weights are only read: where you have fetched some, runs of the demo find them.
+    link = own.home / "models"
+    if models.is_dir() and not link.exists():
+        link.symlink_to(models)
+    os.chdir(own.home)
 
 
 @dataclass(frozen=True)
@@ -93,7 +195,7 @@ class DemoModel:
     skill: float
     load_seconds = 0.0
 
-    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
+    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:  # noqa: ARG002
         """Up to five tips for the tasks of the scenario; one answer in fourteen has one too few."""
         cell, rng = self.engine.cells[prompt], Random(seed)
         tasks = [re.sub(r" \(.*", "", task) for task in cell.scenario.values["tasks"]]
@@ -131,7 +233,7 @@ def list_models() -> list[Model]:
 
 
 @dataclass(frozen=True)
-class Making:
+class DemoMaker:
     """What the demo is made with. `report` hears what is done now."""
 
     workbench: Workbench
@@ -230,7 +332,7 @@ class DemoGrader:
 
     scorer: Scorer
 
-    def grade(self, question: str, *, schema: Schema) -> Graded:
+    def grade(self, question: str, *, schema: Schema) -> Graded:  # noqa: ARG002
         """Scores as JSON."""
         found = re.search(r"<<< ([0-9a-f]{16})\n(.*)\n\1 >>>", question, re.DOTALL)
         text = found[2] if found else ""

@@ -1,0 +1,236 @@
+"""Sittings, judges and their agreement on a terminal."""
+
+import shlex
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tipbench.bench.sittings import LIVE_LEASE_MS, StoredDrift
+from tipbench.inert import make_inert_line
+
+if TYPE_CHECKING:
+    # What is drawn here is made by whoever asks; the others need not be loaded.
+    from tipbench.judging.auto.graders import JudgeModel
+    from tipbench.judging.auto.run import AutoOutcome
+    from tipbench.judging.draw import Disagreement, FlaggedPair
+    from tipbench.judging.judges import JudgePair, JudgeSitting, JudgesReport, NoiseLine
+    from tipbench.judging.keyboard.loop import Left
+    from tipbench.judging.new_anchors import Proposal
+    from tipbench.judging.status import SittingLine, Status
+
+SHOWN_CHARACTERS = 70
+ALARMS = {
+    "offset": "your scores are {offset:+.1f} points off the known ones on average",
+    "scale": "you use the scale differently: your scores grow {slope:.1f} times as fast as the known ones",
+    "carelessness": "your scores scatter far around the known ones",
+}
+
+
+def print_status(found: "Status", say: Console) -> None:
+    """Where judging stands."""
+    auto = f", {found.waiting_for_auto} for an automatic one" if found.waiting_for_auto else ""
+    ended = f"; {found.ended}" if found.ended else ""
+    say.print(
+        f"{found.experiment}: judged {found.judged} of {found.candidates} candidates in {found.cells} cells, "
+        f"{found.waiting} wait for a lazy judge{auto}{ended}",
+        markup=False,
+    )
+    if found.disagreement is not None:
+        say.print(tell_disagreement(found.disagreement), markup=False)
+    if not found.sittings:
+        return
+    table = Table("sitting", "judge", "state", "drawn", "items", "anchors", "blocks counted", "expires")
+    for line in found.sittings:
+        table.add_row(
+            line.sitting,
+            escape(make_inert_line(line.judged_by)),
+            line.state,
+            line.drawn,
+            str(line.items),
+            str(line.anchors),
+            f"{line.blocks_counted} of {line.blocks}",
+            line.expires if line.state == "open" else "",
+        )
+    say.print(table)
+
+
+def tell_disagreement(found: "Disagreement") -> str:
+    """Δ, bias and how many pairs are beyond it, in a line."""
+    spread = "" if found.bias_spread is None else f", between arms ± {found.bias_spread:.2f}"
+    start = f"automatic against lazy, {found.pairs} pairs: bias {found.bias:+.2f}{spread}"
+    if found.threshold is None:
+        return f"{start}; too few for Δ: nothing is flagged"
+    origin = "set" if found.set_by_hand else "from the data"
+    return f"{start}, Δ {found.threshold:.2f} ({origin}), {found.flagged} flagged"
+
+
+def tell_left(left: "Left", line: "SittingLine") -> list[str]:
+    """What became of a sitting at the keyboard, in plain words. Never which items were anchors."""
+    sitting = left.sitting
+    name = shlex.quote(sitting.experiment)
+    total = len(sitting.section.items)
+    match sitting.state:
+        case "open":
+            return [
+                f"{left.stored} of {total} are stored. Come back within {LIVE_LEASE_MS // 60_000} minutes to "
+                "go on; after that complete blocks count and the rest waits for the next judge:",
+                f"  tipbench judge --experiment {name} --judged-by {shlex.quote(sitting.judged_by)} "
+                "--interactive",
+            ]
+        case "accepted":
+            return [
+                f"Handed in: {total} items, accepted. Thank you.",
+                f"  tipbench compare --experiment {name}",
+            ]
+        case "refused":
+            return [
+                f"Handed in: {total} items, refused: too far from the anchors, tips with known scores that "
+                f"were hidden among yours ({_why(line.drift)}).",
+                "Your answers are kept. They count only if a person accepts them:",
+                f"  tipbench judge accept {sitting.token} --experiment {name} --reason …",
+            ]
+        case _:
+            return ["The sitting was closed before a block was complete: nothing of it counts."]
+
+
+def _why(drift: StoredDrift | None) -> str:
+    if drift is None:
+        return "no reason was stored"
+    names = drift.alarms or ("offset",)
+    return "; ".join(
+        ALARMS[name].format(offset=drift.believed_offset, slope=drift.slope or 0.0) for name in names
+    )
+
+
+def print_judged(
+    outcome: "AutoOutcome | None", say: Console, *, judge: "JudgeModel", experiment: str, anyway: bool
+) -> None:
+    """What became of automatic judging, and what to do next."""
+    name = shlex.quote(experiment)
+    if outcome is None:
+        say.print(f"nothing waits for {judge.name!r}: it judged every answered candidate", markup=False)
+        return
+    spent, grade = outcome.spent, outcome.grade
+    say.print(f"{judge.name} against the anchors: {grade.shown}", markup=False)
+    say.print(
+        f"sitting {outcome.sitting} is {outcome.state}: judged {outcome.judged} of {outcome.candidates} "
+        f"candidates in {spent.calls} calls, {spent.prompt_tokens} + {spent.output_tokens} tokens, "
+        f"{spent.usd:.4f} USD, {spent.seconds / max(spent.calls, 1):.1f} s a call",
+        markup=False,
+    )
+    for item, message in list(outcome.failures.items())[:5]:
+        say.print(f"· item {item} has no verdict: {message}", markup=False)
+    if not grade.informative:
+        say.print("uninformative: it does not agree with the references more than by chance", markup=False)
+        how = (
+            "Its verdicts are stored but not used." if anyway else "No candidate was judged (--anyway does)."
+        )
+        say.print(f"{how} Ask a person or a coding agent:", markup=False)
+        say.print(f"  tipbench judge --experiment {name} --export sheet.json", markup=False)
+    else:
+        say.print(f"  tipbench compare --experiment {name}", markup=False)
+
+
+def print_judges(report: "JudgesReport", say: Console) -> None:
+    """Every sitting with its drift, and how far the judges agree."""
+    if not report.sittings:
+        say.print("nobody has judged yet")
+        return
+    table = Table("closed", "experiment", "sitting", "judge", "state", "items")
+    for name in ("offset", "slope"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("remarks")
+    for each in report.sittings:
+        table.add_row(*map(escape, _row(each)))
+    say.print(table)
+    _print_agreement(report, say)
+
+
+def _print_agreement(report: "JudgesReport", say: Console) -> None:
+    if report.pairs:
+        table = Table("judges", "rubric", "both judged", "α", "α per scale", "bias", "flags (AC1)")
+        for pair in report.pairs:
+            table.add_row(*map(escape, _pair_row(pair)))
+        say.print(table)
+    for line in report.noise:
+        say.print(_tell_noise(line), markup=False)
+    for found in report.disagreements:
+        say.print(f"{found.experiment}: {tell_disagreement(found)}", markup=False)
+    if report.flagged:
+        table = Table("flagged", "arm", "scenario", "candidate", "auto", "lazy", "judges")
+        for flagged in report.flagged:
+            table.add_row(*map(escape, _flagged_row(flagged)))
+        say.print(table)
+
+
+def _row(each: "JudgeSitting") -> list[str]:
+    line, drift = each.line, each.line.drift
+    closed = datetime.fromtimestamp(each.closed_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M")
+    measured = drift is not None and drift.anchors > 0
+    return [
+        closed if each.closed_ms else "",
+        each.experiment,
+        line.sitting,
+        line.judged_by,
+        line.state,
+        str(line.items),
+        f"{drift.offset:+.1f} ± {drift.se:.1f}" if drift and measured else "",
+        f"{drift.slope:.2f}" if drift and drift.slope is not None else "",
+        each.mark,
+    ]
+
+
+def _pair_row(pair: "JudgePair") -> list[str]:
+    alpha = "–"
+    if pair.alpha is not None and pair.low is not None and pair.high is not None:
+        rough = ", rough" if pair.rough else ""
+        over = ", scales" if pair.over == "scales" else ""
+        alpha = f"{pair.alpha:.2f} [{pair.low:.2f}, {pair.high:.2f}]{over}{rough}"
+    scales = ", ".join(f"{name} {value:.2f}" for name, value in pair.scales.items())
+    flags = ", ".join(f"{name} {value:.2f}" for name, value in pair.flags.items())
+    met = (" / ".join(pair.judges), pair.rubric, str(pair.candidates))
+    return [*met, alpha, scales, f"{pair.bias:+.2f}", flags]
+
+
+def _tell_noise(line: "NoiseLine") -> str:
+    repeats = f"from {line.repeats} repeats" if line.repeats_fitted else f"the usual; {line.repeats} repeats"
+    sittings = (
+        f"from {line.sittings} sittings" if line.offsets_fitted else f"the usual; {line.sittings} sittings"
+    )
+    return (
+        f"{line.experiment}: a judge against himself σ {line.repeat_sd:.2f} ({repeats}), "
+        f"sittings against each other τ {line.offset_sd:.2f} ({sittings})"
+    )
+
+
+def _flagged_row(pair: "FlaggedPair") -> list[str]:
+    said = [f"{pair.auto:g}", f"{pair.lazy:g}", " / ".join(pair.judges)]
+    return [f"{pair.gap:+.1f}", pair.arm, pair.scenario, str(pair.candidate), *said]
+
+
+def print_proposal(proposal: "Proposal", say: Console) -> None:
+    """New anchors, without their references."""
+    pack = proposal.pack
+    if proposal.new:
+        # Without the references: whoever reads them is no judge for these any more.
+        table = Table("anchor", "scenario", "judges", "text")
+        for each in proposal.new:
+            anchor = each.anchor
+            judges = make_inert_line(", ".join(each.judges))
+            table.add_row(*map(escape, (anchor.id, anchor.scenario, judges, _shorten(anchor.text))))
+        say.print(table)
+    say.print(
+        f"{len(proposal.new)} new anchors for {pack.name!r}, which has {len(pack.anchors)}", markup=False
+    )
+    for refused in proposal.refused:
+        say.print(f"· not taken, {refused.why}: {_shorten(refused.text)}", markup=False)
+    if not proposal.new and not proposal.refused:
+        say.print("It takes three different judges within a point of each other: ask for second opinions.")
+
+
+def _shorten(text: str) -> str:
+    line = make_inert_line(text)
+    return line if len(line) <= SHOWN_CHARACTERS else f"{line[:SHOWN_CHARACTERS]}…"
