@@ -7,12 +7,12 @@ Prints the seconds from the loaded model to the last answer.
 import sys
 import time
 
-from tipbench.engines.llamacpp.child import LoadOrder, Question, answer, make_parameters, xllamacpp
+from tipbench.engines.llamacpp.child import LoadOrder, ModelQuestion, answer, make_parameters, xllamacpp
 
 
 def main() -> None:
     order = LoadOrder(path=sys.argv[1], context_tokens=4096, threads=int(sys.argv[2]))
-    questions = [Question.model_validate_json(line) for line in sys.stdin]
+    questions = [ModelQuestion.model_validate_json(line) for line in sys.stdin]
     server = xllamacpp.Server(make_parameters(order))
     begun = time.perf_counter()
     for question in questions:

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from tipbench.clock import make_stamps
-from tipbench.collect.run import Store, collect_cells, plan_collect
+from tipbench.collect.run import CellStore, collect_cells, plan_collect
 from tipbench.grid import Cell
 from tipbench.judging.handout import SittingRequest
 from tipbench.judging.service import Judging
@@ -117,7 +117,7 @@ def collect_big(tracking: Tracking, *, cells: Sequence[Cell], experiment: str = 
     stored = tracking.ensure_experiment(experiment)
     engine = ScriptedEngine()
     plan = plan_collect(cells, tracking=tracking, experiment=stored, reuse_from=None)
-    store = Store(tracking, stored, make_stamps(), "claude-code")
+    store = CellStore(tracking, stored, make_stamps(), "claude-code")
     made = sum(1 for _ in collect_cells(plan, store=store, engine_of=lambda _: engine))
     report = tracking.flush()
     assert not report.left_in_journal, report

@@ -16,7 +16,7 @@ from statistics import fmean
 from tipbench.bench.flags import compute_flags
 from tipbench.bench.sittings import Answer, BlindKey, KeyItem
 from tipbench.judging.anchors import anchor_composite, choose_anchors
-from tipbench.judging.closing import Examined, Said, complete_blocks, examine_sitting
+from tipbench.judging.closing import SittingAnswers, SittingOutcome, complete_blocks, examine_sitting
 from tipbench.judging.sheet import text_hash
 from tipbench.pack import builtin_pack
 from tipbench.records import Anchor, Pack, Rubric
@@ -77,7 +77,7 @@ def score_anchor(anchor: Anchor, judge: Judge, rng: Random, rubric: Rubric = PAC
     return scores
 
 
-def hold_sitting(judge: Judge, *, anchors: int, seed: int, pack: Pack = PACK) -> Examined:
+def hold_sitting(judge: Judge, *, anchors: int, seed: int, pack: Pack = PACK) -> SittingOutcome:
     """One sitting of this judge over three random scenarios, closed as every sitting is."""
     rng = Random(seed)
     core = [scenario.id for scenario in pack.scenarios if scenario.set == "core"]
@@ -99,7 +99,7 @@ def hold_sitting(judge: Judge, *, anchors: int, seed: int, pack: Pack = PACK) ->
         key_items.append(KeyItem(id=f"c{arm}", text_hash="", block=arm // ARMS, cell=f"cell{arm}", slot=0))
         scores = {scale.name: rng.randint(scale.minimum, scale.maximum) for scale in pack.rubric.scales}
         answers[f"c{arm}"] = Answer(scores=scores, flags={flag.name: False for flag in pack.rubric.flags})
-    said = Said(BlindKey(items=tuple(key_items)), pack, answers)
+    said = SittingAnswers(BlindKey(items=tuple(key_items)), pack, answers)
     blocks = complete_blocks(said.key, answers, tier="lazy")
     return examine_sitting(said, blocks=blocks, tier="lazy", noise=Noise())
 

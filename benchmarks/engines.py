@@ -16,9 +16,9 @@ from tests.engines.ollama_server import SMOLLM2, run_ollama
 from tests.engines.variants import prepare_models
 
 from tipbench.clock import make_stamps
-from tipbench.collect.run import Store, collect_cells, plan_collect
+from tipbench.collect.run import CellStore, collect_cells, plan_collect
 from tipbench.engines import open_engines
-from tipbench.engines.llamacpp.child import Question
+from tipbench.engines.llamacpp.child import ModelQuestion
 from tipbench.engines.machine import count_cores
 from tipbench.grid import Cell, prepare_grid
 from tipbench.settings import Settings
@@ -34,7 +34,7 @@ def collect(settings: Settings) -> tuple[float, list[Cell]]:
         cells = prepare_grid(settings, find_model=engines.admit)
         experiment = tracking.ensure_experiment(settings.experiment)
         plan = plan_collect(cells, tracking=tracking, experiment=experiment, reuse_from=None)
-        store = Store(tracking, experiment, make_stamps(), settings.judge_kind)
+        store = CellStore(tracking, experiment, make_stamps(), settings.judge_kind)
         begun = time.perf_counter()
         loaded = last = 0.0
         for number, collected in enumerate(collect_cells(plan, store=store, engine_of=engines.engine_of)):
@@ -49,7 +49,8 @@ def collect(settings: Settings) -> tuple[float, list[Cell]]:
 def ask_bare(cells: list[Cell], threads: int) -> float:
     """The same questions to the library alone, in a process of its own as well."""
     questions = "".join(
-        Question(prompt=cell.text, sampling=cell.options.sampling, seed=cell.seed).model_dump_json() + "\n"
+        ModelQuestion(prompt=cell.text, sampling=cell.options.sampling, seed=cell.seed).model_dump_json()
+        + "\n"
         for cell in cells
     )
     command = [sys.executable, "-m", "benchmarks.bare_llamacpp", cells[0].model.location, str(threads)]

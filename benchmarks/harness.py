@@ -25,7 +25,7 @@ from typing import cast
 import httpx2
 
 from tipbench.clock import make_stamps
-from tipbench.collect.run import Plan, Store, collect_cells, plan_collect
+from tipbench.collect.run import CellStore, Plan, collect_cells, plan_collect
 from tipbench.engines import open_engines
 from tipbench.grid import Cell, prepare_grid
 from tipbench.settings import Settings
@@ -82,7 +82,7 @@ def measure_collect(
     """Collect as the command does it."""
     with open_engines(settings, report=print) as engines:
         plan: Plan = plan_collect(cells, tracking=tracking, experiment=experiment, reuse_from=None)
-        store = Store(tracking, experiment, make_stamps(), "claude-code")
+        store = CellStore(tracking, experiment, make_stamps(), "claude-code")
         begun = cpu_seconds()
         made = len(list(collect_cells(plan, store=store, engine_of=engines.engine_of)))
         tracking.flush()

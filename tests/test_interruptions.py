@@ -23,7 +23,7 @@ from tests.support.official import read_facts
 from tests.support.small_pack import MAX_TOKENS, write_small_pack
 from tests.support.waiting import PATIENCE_SECONDS, eventually, stop_process
 from tipbench.clock import make_stamps
-from tipbench.collect.run import Store, collect_cells, plan_collect
+from tipbench.collect.run import CellStore, collect_cells, plan_collect
 from tipbench.engines.llamacpp.engine import CHILD
 from tipbench.errors import TrackingUnavailable
 from tipbench.judging.handout import SittingRequest
@@ -91,7 +91,7 @@ def collect(
             tracking, settings.home, LEVELS, pack=read_pack(Path(settings.pack)), n_tips=N_TIPS
         ).cells()
         plan = plan_collect(grid[:cells], tracking=tracking, experiment=experiment, reuse_from=None)
-        store = Store(tracking, experiment, make_stamps(), "claude-code")
+        store = CellStore(tracking, experiment, make_stamps(), "claude-code")
         for place, _ in enumerate(collect_cells(plan, store=store, engine_of=lambda _: engine)):
             (do_nothing if place else on_first_cell)()
         return Went(found, tracking.flush())

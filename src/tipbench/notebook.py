@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from tipbench.bench.bench import Bench, open_bench
-from tipbench.bench.evidence import GivenVerdict
+from tipbench.bench.evidence import CountedVerdict
 from tipbench.clock import make_stamps
 from tipbench.errors import TipbenchError
 from tipbench.ranking.compare import compare_bench
@@ -157,7 +157,7 @@ class OpenExperiment:
     ) -> None:
         self.close()
 
-    def _rows(self, given: Iterable[GivenVerdict], *, counted: bool) -> Iterable[VerdictRow]:
+    def _rows(self, given: Iterable[CountedVerdict], *, counted: bool) -> Iterable[VerdictRow]:
         for each in given:
             facts, verdict, sitting = each.cell.facts, each.verdict, each.sitting
             if verdict.failed:

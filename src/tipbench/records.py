@@ -258,3 +258,16 @@ class Verdict(Record):
     failed: bool = False
     scores: dict[str, int] = Field(default_factory=dict)
     flags: dict[str, bool] = Field(default_factory=dict)
+
+
+# What a doctor finds out about one part.
+
+
+class Finding(Record):
+    """What was found out about one part; `needed` parts decide the exit code."""
+
+    part: str
+    ok: bool
+    says: str
+    to_do: str = ""
+    needed: bool = True

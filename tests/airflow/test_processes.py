@@ -17,13 +17,13 @@ from tests.support.sheets import judge_soundly
 from tests.support.waiting import eventually
 from tipbench.admin.deps import make_parts
 from tipbench.clock import make_stamps
-from tipbench.jobs.airflow.api import DAG, AirflowRefused, Answer
+from tipbench.jobs.airflow.api import DAG, AirflowRefused, AirflowReply
 from tipbench.tracking.tracking import open_managed_folder
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600)]
 
 
-class Xcom(Answer):
+class Xcom(AirflowReply):
     """What a task gave back."""
 
     value: Any

@@ -18,7 +18,7 @@ from tests.support.scripted import ScriptedEngine
 from tipbench.bench.evidence import read_evidence
 from tipbench.bench.sittings import Decision
 from tipbench.errors import GenerationFailed
-from tipbench.promotion.gate import Asked
+from tipbench.promotion.gate import GateQuestion
 from tipbench.settings import GateSettings
 from tipbench.tracking import Tracking
 
@@ -52,7 +52,7 @@ def big(tracking: Tracking, tmp_path: Path) -> Campaign:
     where = Where(tracking, campaign.experiment, campaign.stamps)
     assert collect_with(lambda _: engine, campaign.cells(), where=where) == CELLS
     campaign.name_first("old+v1")
-    campaign.gate(LOOKS).plan(Asked(campaign.experiment))
+    campaign.gate(LOOKS).plan(GateQuestion(campaign.experiment))
     return campaign
 
 
@@ -65,7 +65,7 @@ def test_a_decision_ends_the_wait_and_a_refused_sitting_does_not(big: Campaign, 
     line = f"judged {judged} of {CELLS - FAILED}"
     assert 0.38 < judged / CELLS < 0.41
     assert watch(bench, big.experiment) == {"event": None, "lines": [line]}
-    report = big.gate(LOOKS).ask(Asked(big.experiment))
+    report = big.gate(LOOKS).ask(GateQuestion(big.experiment))
     assert (report.answer, report.look) == ("promote", 1)
     decided = f"the gate has decided: promote (look {report.look_run})"
     assert watch(bench, big.experiment)["event"]["said"] == f"{line}: {decided}"

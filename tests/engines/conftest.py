@@ -13,9 +13,8 @@ from tipbench.engines.lock import MachineLock, origin_of
 from tipbench.engines.ollama.api import OllamaApi
 from tipbench.engines.ollama.engine import Foreign, OllamaEngine, OllamaOptions
 from tipbench.engines.ollama.residency import OllamaModel, clear_left_behind
-from tipbench.engines.openai.api import Access, ApiKey
-from tipbench.engines.openai.engine import OpenAiEngine
-from tipbench.engines.openai.model import OpenAiModel
+from tipbench.engines.openai.api import ApiKey, OpenAiAccess
+from tipbench.engines.openai.engine import OpenAiEngine, OpenAiModel
 from tipbench.engines.weights import DigestCache
 from tipbench.records import Model
 
@@ -123,7 +122,7 @@ def make_openai_engine(server: RunningServer, home: Path) -> OpenAiEngine:
     """The engine with the server's key, under a lock of its own."""
     key = ApiKey("A_VARIABLE", origin_of(server.url), server.key)
     lock = MachineLock(home / "engine.lock", holder="the tests", wait=False, report=print)
-    return OpenAiEngine(Access(server.url, key), local=True, lock=lock, report=print)
+    return OpenAiEngine(OpenAiAccess(server.url, key), local=True, lock=lock, report=print)
 
 
 @pytest.fixture(scope="session")

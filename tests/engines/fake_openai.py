@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.servers import serve
 from tipbench.engines.lock import MachineLock, origin_of
-from tipbench.engines.openai.api import Access, ApiKey
+from tipbench.engines.openai.api import ApiKey, OpenAiAccess
 from tipbench.engines.openai.engine import OpenAiEngine
 from tipbench.records import Generation, Sampling
 
@@ -95,7 +95,7 @@ class Bench:
         self.reports: list[str] = []
         key = ApiKey("A_VARIABLE", origin_of(fake.url), SECRET)
         self.engine = OpenAiEngine(
-            Access(fake.url, key, timeout_seconds=5.0, sleep=self.pauses.append),
+            OpenAiAccess(fake.url, key, timeout_seconds=5.0, sleep=self.pauses.append),
             local=local,
             lock=MachineLock(home / "engine.lock", holder="a test", wait=False, report=print),
             report=self.reports.append,

@@ -16,7 +16,7 @@ from tests.engines.fake_ollama import ANSWER, SHOWN, FakeOllama, run_fake_ollama
 from tipbench.engines.lock import MachineLock
 from tipbench.engines.ollama.api import OllamaApi
 from tipbench.engines.ollama.engine import OllamaEngine
-from tipbench.engines.ollama.residency import Seat, find_left
+from tipbench.engines.ollama.residency import HeldModel, find_left
 from tipbench.errors import (
     EngineBusy,
     EngineUnavailable,
@@ -142,7 +142,7 @@ def test_weights_are_not_gone_while_a_process_holds_them_and_one_without_a_serve
 ) -> None:
     (tmp_path / "runner").write_text("read until_killed", encoding="utf-8")
     weights = f"sha256-{tmp_path.name}"
-    seat = Seat(url=fake.url, model="m:latest", digest="d1", context_tokens=512, weights=weights)
+    seat = HeldModel(url=fake.url, model="m:latest", digest="d1", context_tokens=512, weights=weights)
     api = OllamaApi(fake.url)
     assert (api.ps(), find_left(api, seat)) == ((), "")
     # A shell under the name of Ollama's runner: what the kernel tells of it is the same.

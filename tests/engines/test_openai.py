@@ -12,9 +12,8 @@ from tests.engines.openai_server import ALIAS, RunningServer
 from tests.support.small_pack import write_small_pack
 from tipbench.engines import check_size, open_engines
 from tipbench.engines.lock import MachineLock
-from tipbench.engines.openai.api import Access
-from tipbench.engines.openai.engine import OpenAiEngine
-from tipbench.engines.openai.model import OpenAiModel
+from tipbench.engines.openai.api import OpenAiAccess
+from tipbench.engines.openai.engine import OpenAiEngine, OpenAiModel
 from tipbench.errors import EngineBusy, EngineUnavailable, GenerationFailed, ModelRefused
 from tipbench.records import Model
 from tipbench.settings import Settings
@@ -56,7 +55,7 @@ def test_a_prompt_longer_than_the_context_fails_with_both_lengths(openai_loaded:
 
 def test_without_its_key_the_real_server_lets_nobody_in(openai_server: RunningServer, tmp_path: Path) -> None:
     lock = MachineLock(tmp_path / "lock", holder="", wait=False, report=print)
-    engine = OpenAiEngine(Access(openai_server.url), local=True, lock=lock, report=print)
+    engine = OpenAiEngine(OpenAiAccess(openai_server.url), local=True, lock=lock, report=print)
     with pytest.raises(EngineUnavailable, match=r"401.*no key was sent") as caught:
         engine.list_models()
     assert "TIPBENCH_OPENAI_URL" in caught.value.hint

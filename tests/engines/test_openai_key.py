@@ -8,7 +8,7 @@ from tests.conftest import Cli
 from tests.engines.fake_openai import SECRET, Bench, FakeOpenAi, Scripted, answer, refusal, run_fake
 from tipbench.engines import open_engines
 from tipbench.engines.lock import is_loopback, normalise_url
-from tipbench.engines.openai.api import Access, ApiKey, OpenAiServer, find_key
+from tipbench.engines.openai.api import ApiKey, OpenAiAccess, OpenAiServer, find_key
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.settings import Settings, read_settings
 
@@ -60,8 +60,8 @@ def test_no_error_repeats_the_key_even_if_the_server_does(tmp_path: Path, script
 
 def test_a_key_shows_in_no_repr_and_opens_no_other_door() -> None:
     key = ApiKey("OPENAI_API_KEY", "https://api.openai.com", SECRET)
-    with OpenAiServer(Access("https://elsewhere.example/v1", key)) as server:
-        assert SECRET not in repr(key) + repr(Access("https://api.openai.com/v1", key)) + repr(
+    with OpenAiServer(OpenAiAccess("https://elsewhere.example/v1", key)) as server:
+        assert SECRET not in repr(key) + repr(OpenAiAccess("https://api.openai.com/v1", key)) + repr(
             server.__dict__
         )
     assert key.header_for("https://api.openai.com/v1") == {"Authorization": f"Bearer {SECRET}"}

@@ -24,7 +24,7 @@ from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine, LoadedModel
 from tipbench.errors import TipbenchError
 from tipbench.grid import open_pack, prepare_grid
-from tipbench.promotion.gate import Asked, Gate
+from tipbench.promotion.gate import Gate, GateQuestion
 from tipbench.promotion.promote import Promoting
 from tipbench.records import Generation, Model, Sampling
 from tipbench.settings import GateSettings, Settings, read_settings
@@ -173,7 +173,7 @@ def decide(order: Order, session: Session) -> None:
     gate = Gate(session.tracking, session.stamps, GateSettings(require="lazy"))
     session.tracking.deliver_left_over()
     if order.command == "gate":
-        sys.exit(gate.ask(Asked(order.experiment)).exit_code)
+        sys.exit(gate.ask(GateQuestion(order.experiment)).exit_code)
     if order.command == "promote":
-        sys.exit(Promoting(gate, "driver").promote(Asked(order.experiment)).exit_code)
+        sys.exit(Promoting(gate, "driver").promote(GateQuestion(order.experiment)).exit_code)
     Promoting(gate, "driver").roll_back(order.last, reason="")

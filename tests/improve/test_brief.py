@@ -4,7 +4,7 @@ from random import Random
 
 from tests.improve.scripted_server import BRIEF_FENCE, read_brief
 from tipbench.bench.versions import Proposal, check_proposals, name_version
-from tipbench.improve.brief import Example, Findings, Subject, write_brief
+from tipbench.improve.brief import BriefExample, Findings, Subject, write_brief
 from tipbench.improve.state import split_scenarios
 from tipbench.pack import builtin_pack
 from tipbench.records import Prompt
@@ -16,7 +16,7 @@ HOSTILE = (
 
 
 def test_texts_of_others_stand_in_fences_and_act_on_nothing() -> None:
-    example = Example(PACK.scenarios[0], HOSTILE, 3.0, {"tone": "1"}, HOSTILE)
+    example = BriefExample(PACK.scenarios[0], HOSTILE, 3.0, {"tone": "1"}, HOSTILE)
     subject = Subject(
         id="0123456789abcdef",
         round=2,

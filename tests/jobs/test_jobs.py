@@ -15,9 +15,8 @@ from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tipbench.clock import make_stamps
 from tipbench.errors import UsageError
 from tipbench.jobs.dispatcher import Dispatcher, LocalProcess
-from tipbench.jobs.logs import read_piece, read_progress, read_tail
 from tipbench.jobs.records import Step
-from tipbench.jobs.store import DIED, NewJob, RepeatedDifferently
+from tipbench.jobs.store import DIED, NewJob, RepeatedDifferently, read_piece, read_progress, read_tail
 
 SLEEP = "import time; print('begun', flush=True); time.sleep(60)"
 

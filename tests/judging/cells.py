@@ -3,8 +3,8 @@
 from typing import Any
 
 from tipbench.bench.cells import StoredCell
-from tipbench.bench.evidence import GivenVerdict
-from tipbench.bench.sittings import Closed, SittingFacts, StoredSitting
+from tipbench.bench.evidence import CountedVerdict
+from tipbench.bench.sittings import ClosedSitting, SittingFacts, StoredSitting
 from tipbench.pack import builtin_pack
 from tipbench.records import CellFacts, Rubric, Verdict, content_hash
 from tipbench.tracking.runs import Run
@@ -61,16 +61,16 @@ def sitting(token: str, *, tier: Any, drawn: Any, judge: str) -> StoredSitting:
         token=token, tier=tier, judge_kind="human", rubric="tip-v1", rubric_hash="r", pack_hash="p",
         drawn=drawn, order_seed=1, expires_ms=0, items=1, anchors=0, blocks=1,
     )  # fmt: skip
-    return StoredSitting(make_cell(model="x").run, facts, "accepted", judge, Closed(), (1,))
+    return StoredSitting(make_cell(model="x").run, facts, "accepted", judge, ClosedSitting(), (1,))
 
 
 LAZY = sitting("lazy", tier="lazy", drawn="block", judge="anna")
 
 
-def given(cell: StoredCell, sitting: StoredSitting, slot: int, total: int) -> GivenVerdict:
+def given(cell: StoredCell, sitting: StoredSitting, slot: int, total: int) -> CountedVerdict:
     """A verdict with this sum over the three scales."""
     low, more = divmod(total, 3)
     scores = {scale.name: low + (place < more) for place, scale in enumerate(RUBRIC.scales)}
     flags = {flag.name: False for flag in RUBRIC.flags}
     verdict = Verdict(slot=slot, block=0, drawn=sitting.facts.drawn, scores=scores, flags=flags)
-    return GivenVerdict(cell, sitting, verdict)
+    return CountedVerdict(cell, sitting, verdict)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tipbench.bench.flags import compute_flags
 from tipbench.judging.draw import Member
-from tipbench.judging.sheet import Desk
+from tipbench.judging.sheet import SittingMaterial
 from tipbench.records import Candidate, Pack
 
 MODELS = ("smollm2", "qwen2.5:0.5b", "llama3.2:3b", "gemma3:1b")
@@ -18,9 +18,9 @@ def candidate_of(pack: Pack) -> Callable[[Member], Candidate]:
     return make
 
 
-def desk_of(pack: Pack) -> Desk:
+def desk_of(pack: Pack) -> SittingMaterial:
     hash_of = {scenario.id: scenario.hash for scenario in pack.scenarios}
-    return Desk(
+    return SittingMaterial(
         rubric=pack.rubric,
         scenarios={scenario.hash: scenario for scenario in pack.scenarios},
         anchors=tuple(a.model_copy(update={"scenario": hash_of[a.scenario]}) for a in pack.anchors),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.judging.counting_judge import text_of
-from tipbench.judging.auto.ledger import Entry, Ledger
+from tipbench.judging.auto.ledger import Ledger, LedgerEntry
 from tipbench.judging.auto.prompt import answer_schema, make_nonce, make_question, read_scores
 from tipbench.pack import builtin_pack
 
@@ -14,7 +14,7 @@ def test_a_ledger_survives_a_torn_line_and_counts_a_call_without_an_end_in_full(
     path = tmp_path / "auto" / "ledger.jsonl"
     with Ledger(path, new_id=lambda: "one") as ledger:
         ledger.reserve("a", 3.0)
-        ledger.settle(Entry(kind="scores", item="a", usd=1.0, scores={"tone": 2}, prompt_tokens=7))
+        ledger.settle(LedgerEntry(kind="scores", item="a", usd=1.0, scores={"tone": 2}, prompt_tokens=7))
         ledger.reserve("b", 3.0)
     with path.open("a") as file:
         file.write('{"kind": "scores", "item": "b", "usd": 0.5, "sco')
@@ -24,7 +24,7 @@ def test_a_ledger_survives_a_torn_line_and_counts_a_call_without_an_end_in_full(
         assert (ledger.spent.calls, ledger.spent.usd, ledger.spent.prompt_tokens) == (2, 4.0, 7)
         ledger.reserve("b", 3.0)
         assert ledger.spent.usd == 7.0
-        ledger.settle(Entry(kind="failure", item="b", usd=0.5, message="no JSON"))
+        ledger.settle(LedgerEntry(kind="failure", item="b", usd=0.5, message="no JSON"))
     with Ledger(path, new_id=lambda: "three") as ledger:
         assert (ledger.spent.calls, ledger.spent.failed, ledger.spent.usd) == (3, 1, 4.5)
         assert ledger.failures == {"b": ["no JSON"]}

@@ -23,7 +23,7 @@ from tests.support.sheets import hand_out
 from tipbench.bench.flags import compute_flags
 from tipbench.bench.sittings import Answer, BlindKey, KeyItem
 from tipbench.judging.anchors import choose_anchors
-from tipbench.judging.closing import Said, examine_sitting
+from tipbench.judging.closing import SittingAnswers, examine_sitting
 from tipbench.pack import builtin_pack
 from tipbench.records import Anchor
 from tipbench.stats import Noise
@@ -96,7 +96,7 @@ class Simulated:
             for anchor, scores in self.said.items()
         }
         key = BlindKey(items=tuple(KeyItem(id=name, text_hash="", anchor=name) for name in answers))
-        found = examine_sitting(Said(key, PACK, answers), blocks=(0,), tier="lazy", noise=Noise())
+        found = examine_sitting(SittingAnswers(key, PACK, answers), blocks=(0,), tier="lazy", noise=Noise())
         return found.state, tuple(sorted(found.drift.alarms))
 
 

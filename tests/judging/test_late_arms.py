@@ -15,8 +15,8 @@ from tests.stats.simulator import SCALE_NOISE, Campaign, Key, Setting
 from tests.support.benches import hold_bench
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
-from tipbench.bench.evidence import Evidence, GivenVerdict
-from tipbench.bench.sittings import Closed, SittingFacts, StoredSitting
+from tipbench.bench.evidence import CountedVerdict, Evidence
+from tipbench.bench.sittings import ClosedSitting, SittingFacts, StoredSitting
 from tipbench.judging.draw import Block, accompany, draw_blocks, split_sections
 from tipbench.judging.handout import SittingRequest, draw_sections
 from tipbench.pack import builtin_pack
@@ -196,9 +196,9 @@ def bench_of(arms: dict[str, int], *, slots: int = 5, scenarios: int = 3) -> Ben
         token="t", tier="lazy", judge_kind="human", rubric="tip-v1", rubric_hash="r", pack_hash="p",
         drawn="block", order_seed=1, expires_ms=0, items=1, anchors=0, blocks=1,
     )  # fmt: skip
-    sitting = StoredSitting(run, facts, "accepted", "anna", Closed(), (1,))
+    sitting = StoredSitting(run, facts, "accepted", "anna", ClosedSitting(), (1,))
     rubric = builtin_pack().rubric
-    cells, given = list[StoredCell](), list[GivenVerdict]()
+    cells, given = list[StoredCell](), list[CountedVerdict]()
     for arm, judged in arms.items():
         for scenario in range(scenarios):
             cell = make_cell(model=arm, scenario=f"s{scenario}", slots="a" * slots)
@@ -207,7 +207,7 @@ def bench_of(arms: dict[str, int], *, slots: int = 5, scenarios: int = 3) -> Ben
                 scores = {scale.name: 3 for scale in rubric.scales}
                 flags = {flag.name: (slot + scenario) % 2 == 0 for flag in rubric.flags}
                 given.append(
-                    GivenVerdict(cell, sitting, Verdict(slot=slot, block=slot, scores=scores, flags=flags))
+                    CountedVerdict(cell, sitting, Verdict(slot=slot, block=slot, scores=scores, flags=flags))
                 )
     evidence = Evidence(tuple(cells), (), (), tuple(given), (), None)
     return hold_bench(evidence, packs={"p": builtin_pack()})

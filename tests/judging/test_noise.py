@@ -7,11 +7,11 @@ from statistics import fmean
 import pytest
 
 from tests.judging.cells import LAZY, RUBRIC, given, make_cell, rubric_of, sitting
-from tipbench.bench.agreement import read_noise
-from tipbench.bench.evidence import Evidence, GivenVerdict
+from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.flags import compute_flags
-from tipbench.bench.sittings import Answer, BlindKey, Closed, KeyItem, StoredDrift
-from tipbench.judging.closing import Said, examine_sitting
+from tipbench.bench.scores import read_noise
+from tipbench.bench.sittings import Answer, BlindKey, ClosedSitting, KeyItem, StoredDrift
+from tipbench.judging.closing import SittingAnswers, examine_sitting
 from tipbench.pack import builtin_pack
 from tipbench.stats import Noise, fit_noise
 from tipbench.stats.sittings import OFFSET_SD, REPEAT_SD, REPEAT_SD_RANGE
@@ -60,9 +60,9 @@ def make_evidence(*, again_by: str) -> Evidence:
     second = sitting("again", tier="lazy", drawn="second", judge=again_by)
     second = replace(second, run=second.run.model_copy(update={"tags": {"tipbench.closed_ms": "9"}}))
     lazy = [given(cell, LAZY, 0, 8) for cell in cells]
-    doubles: list[GivenVerdict] = [given(cell, second, 0, 8 + 3 * (n % 2)) for n, cell in enumerate(cells)]
+    doubles: list[CountedVerdict] = [given(cell, second, 0, 8 + 3 * (n % 2)) for n, cell in enumerate(cells)]
     drift = StoredDrift(offset=2.0, se=0.5, correction=1.0, slope=1.0, alarms=(), anchors=6, exact=False)
-    sittings = [replace(LAZY, closed=Closed(blocks=(0,)), drift=drift)] * 12
+    sittings = [replace(LAZY, closed=ClosedSitting(blocks=(0,)), drift=drift)] * 12
     return Evidence(tuple(cells), (), tuple(sittings), tuple(lazy), tuple(doubles), None)
 
 
@@ -87,7 +87,7 @@ def test_the_close_counts_with_the_noise_there_is() -> None:
         names = [scale.name for scale in RUBRIC.scales][:more]
         scores = anchor.scores | {name: anchor.scores[name] + 1 for name in names}
         answers[anchor.id] = Answer(scores=scores, flags=compute_flags(anchor.text, pack.rubric))
-    said = Said(key, pack, answers)
+    said = SittingAnswers(key, pack, answers)
     alarms = {
         sd: examine_sitting(said, blocks=(0,), tier="lazy", noise=Noise(repeat_sd=sd)).drift.alarms
         for sd in (0.6, 1.65)

@@ -13,7 +13,7 @@ from tests.judging.cells import LAZY, given, make_cell, rubric_of, sitting
 from tests.judging.counting_judge import CountingJudge
 from tests.judging.scripted import collect_scripted, fill_with, same
 from tests.support.sheets import REFERENCES, hand_out, sections
-from tipbench.bench.evidence import Evidence, GivenVerdict
+from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.sittings import Answer
 from tipbench.clock import make_stamps
 from tipbench.errors import UsageError
@@ -31,7 +31,7 @@ AGAIN = sitting("again", tier="auto", drawn="all", judge="other")
 SPOT = sitting("spot", tier="lazy", drawn="spot", judge="bert")
 
 
-def make_evidence(*, lenient: str = "b", doubles: tuple[GivenVerdict, ...] = ()) -> Evidence:
+def make_evidence(*, lenient: str = "b", doubles: tuple[CountedVerdict, ...] = ()) -> Evidence:
     """The automatic judge saw everything and likes one arm; anna judged one candidate of every cell."""
     cells = [
         make_cell(model=arm, scenario=f"s{s}", slots="a" * len(SLOTS)) for arm in ARMS for s in SCENARIOS

@@ -20,7 +20,7 @@ from tipbench.bench.sittings import Answer
 from tipbench.errors import TipbenchError, TrackingUnavailable
 from tipbench.judging.handout import SittingRequest
 from tipbench.judging.keyboard.loop import Storing
-from tipbench.judging.keyboard.screen import Draft, Shown
+from tipbench.judging.keyboard.screen import Draft, ShownItem
 from tipbench.judging.service import LiveJudging, LiveSitting
 from tipbench.judging.sheet import SheetItem, SheetRubric, SheetScenario
 from tipbench.settings import Settings
@@ -383,7 +383,9 @@ def test_hostile_tips_stay_on_their_screen(count: int) -> None:
         screen.enter()
         scenario = SheetScenario(label="S1", values={"persona": text[:2_000], "tasks": (text[:2_000],)})
         item = SheetItem(id="a", scenario="S1", text=text, flags={}, scores={"tone": None})
-        shown = Shown(place=1, total=1, stored=0, waiting=0, judged_by=text[:99], changes=False, message="")
+        shown = ShownItem(
+            place=1, total=1, stored=0, waiting=0, judged_by=text[:99], changes=False, message=""
+        )
         screen.show_item(Draft(item, {}, {}), scenario=scenario, rubric=rubric, shown=shown)
         left = own.sub("", out.getvalue())
         assert acting(left) == [], left

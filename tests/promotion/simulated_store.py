@@ -21,9 +21,9 @@ from tipbench.judging.auto.graders import FREE, Grader, JudgeModel
 from tipbench.judging.auto.run import AutoDesk, AutoSitting
 from tipbench.judging.handout import SittingRequest
 from tipbench.judging.service import Judging
-from tipbench.promotion.gate import Asked, Gate
-from tipbench.promotion.gate_report import GateReport
+from tipbench.promotion.gate import Gate, GateQuestion
 from tipbench.promotion.promote import Promoting
+from tipbench.promotion.rules import GateReport
 from tipbench.records import Options, Pack, Sampling
 from tipbench.settings import GateSettings
 from tipbench.stats import Score
@@ -88,7 +88,7 @@ class StoredCampaign:
         Promoting(gate, "the test").name_first(arm_name(arm), experiment=self.experiment, reason="in use")
 
     def ask_gate(self) -> GateReport:
-        return Gate(self.tracking, self.stamps, self.settings).ask(Asked(self.experiment))
+        return Gate(self.tracking, self.stamps, self.settings).ask(GateQuestion(self.experiment))
 
     def judge_lazily(self, blocks: int) -> None:
         """Blocks by the real hand-out, in a file; the simulator says what the judge of each sitting gives."""

@@ -13,9 +13,8 @@ from tipbench.bench.sittings import Decision
 from tipbench.errors import NoChampion, TrackingRefused, UsageError
 from tipbench.judging.handout import SittingRequest
 from tipbench.pack import parse_pack
-from tipbench.promotion.gate import Asked
-from tipbench.promotion.gate_report import GateReport
-from tipbench.promotion.rules import compute_look, freeze
+from tipbench.promotion.gate import GateQuestion
+from tipbench.promotion.rules import GateReport, compute_look, freeze
 from tipbench.settings import GateSettings, Settings
 from tipbench.tracking import Tracking, open_tracking
 from tipbench.tracking.write import blank_write
@@ -30,7 +29,7 @@ SAME = {"relevance": 3, "actionability": 3, "tone": 3}
 def ask(
     campaign: Campaign, challenger: str | None = None, *, settings: GateSettings = LAZY_ONLY
 ) -> GateReport:
-    return campaign.gate(settings).ask(Asked(campaign.experiment, challenger))
+    return campaign.gate(settings).ask(GateQuestion(campaign.experiment, challenger))
 
 
 def plan_of(campaign: Campaign) -> StoredPlan:
@@ -73,7 +72,7 @@ def test_a_preview_tells_the_last_look_and_today_and_writes_nothing(campaign: Ca
     campaign.judge()
     told = ask(campaign)
     assert gate.preview(gate.read(campaign.experiment)).report == told.model_copy(update={"version": None})
-    campaign.promoting().promote(Asked(campaign.experiment))
+    campaign.promoting().promote(GateQuestion(campaign.experiment))
     before = gate.read(campaign.experiment)
     after = gate.preview(before)
     assert (after.champion, after.report and after.report.look) == ("good+v1", None)
@@ -83,7 +82,7 @@ def test_a_preview_tells_the_last_look_and_today_and_writes_nothing(campaign: Ca
 
 
 def test_looks_are_planned_spent_once_and_a_clear_challenger_passes(campaign: Campaign) -> None:
-    plan = campaign.gate().plan(Asked(campaign.experiment))
+    plan = campaign.gate().plan(GateQuestion(campaign.experiment))
     assert (plan.budget, plan.looks, plan.answer) == (ALL, LAZY_ONLY.looks, "undecided")
     early = ask(campaign)
     assert (early.exit_code, early.look) == (4, None)
@@ -102,7 +101,7 @@ def test_looks_are_planned_spent_once_and_a_clear_challenger_passes(campaign: Ca
     # Asked for another arm the same look answers.
     poor = ask(campaign, "poor+v1")
     assert (poor.exit_code, poor.look_run, failed(poor)) == (3, report.look_run, ["lazy tier"])
-    assert campaign.gate().ask(Asked(campaign.experiment, against="1")).promoted == "good+v1"
+    assert campaign.gate().ask(GateQuestion(campaign.experiment, against="1")).promoted == "good+v1"
 
 
 def test_a_hand_out_fixes_the_plan(campaign: Campaign) -> None:
@@ -176,9 +175,9 @@ def test_a_look_deleted_before_it_was_finished_stays_spent_too(campaign: Campaig
 
 def test_a_sitting_refused_later_makes_look_and_promotion_doubtful(campaign: Campaign) -> None:
     campaign.judge()
-    outcome = campaign.promoting().promote(Asked(campaign.experiment))
+    outcome = campaign.promoting().promote(GateQuestion(campaign.experiment))
     assert (outcome.outcome, outcome.exit_code) == ("promoted", 0)
-    assert campaign.promoting().promote(Asked(campaign.experiment)).outcome == "already"
+    assert campaign.promoting().promote(GateQuestion(campaign.experiment)).outcome == "already"
     bench = campaign.gate().read(campaign.experiment)
     token = next(s.facts.token for s in bench.evidence.sittings if s.facts.tier == "lazy")
     judging = campaign.judging()

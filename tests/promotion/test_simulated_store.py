@@ -13,10 +13,10 @@ from tests.support.experiments import compare_experiment
 from tipbench.bench.bench import read_bench
 from tipbench.bench.scores import find_levels, make_scores
 from tipbench.clock import make_stamps
-from tipbench.promotion.gate_report import GateReport
+from tipbench.promotion.rules import GateReport
 from tipbench.ranking.records import Report
 from tipbench.settings import GateSettings
-from tipbench.stats import Decision, Leaderboard, Score, examine_gate, leaderboard, p_best
+from tipbench.stats import GateDecision, Leaderboard, Score, examine_gate, leaderboard, p_best
 from tipbench.tracking import Tracking
 
 WORLDS = ("spread", "null", "clear", "close3", "twins")
@@ -92,7 +92,7 @@ def check_board(report: Report, board: Leaderboard, chances: Mapping[Hashable, f
         assert (pair.difference, pair.low, pair.high) == board.pairs[pair.name, pair.to]
 
 
-def check_gate(report: GateReport, decision: Decision, *, look: int) -> None:
+def check_gate(report: GateReport, decision: GateDecision, *, look: int) -> None:
     assert (report.look, report.looked_at) == (look + 1, (look + 1) * BLOCKS * ARMS)
     assert report.promoted == decision.promoted
     assert report.challenger == decision.challenger

@@ -11,7 +11,7 @@ from tipbench.bench.sittings import Decision
 from tipbench.errors import ModelMissing
 from tipbench.grid import champion_alone
 from tipbench.judging.handout import SittingRequest
-from tipbench.promotion.gate import Asked, make_arm
+from tipbench.promotion.gate import GateQuestion, make_arm
 from tipbench.records import Model
 from tipbench.settings import Settings
 
@@ -49,9 +49,9 @@ def test_all_judged_ends_the_wait_and_a_refused_sitting_reopens_it(campaign: Cam
 
 def test_a_look_that_decided_ends_the_wait_until_its_ground_is_taken_away(campaign: Campaign) -> None:
     campaign.judge(blocks=4)
-    assert campaign.gate().plan(Asked(campaign.experiment)).answer == "undecided"
+    assert campaign.gate().plan(GateQuestion(campaign.experiment)).answer == "undecided"
     assert end_of(campaign) is None, "the wait takes no look"
-    report = campaign.gate().ask(Asked(campaign.experiment))
+    report = campaign.gate().ask(GateQuestion(campaign.experiment))
     assert (report.answer, report.look) == ("promote", 1)
     assert end_of(campaign) == f"the gate has decided: promote (look {report.look_run})"
     check_refusal_reopens(campaign)
@@ -63,7 +63,7 @@ def test_who_has_begun_is_waited_for_and_what_nobody_began_is_not(campaign: Camp
     campaign.judge(blocks=4)
     hand_out(campaign, tmp_path / "idle.json", blocks=1)
     hand_out(campaign, tmp_path / "begun.json", blocks=1)
-    assert campaign.gate().ask(Asked(campaign.experiment)).answer == "promote"
+    assert campaign.gate().ask(GateQuestion(campaign.experiment)).answer == "promote"
     assert end_of(campaign) is not None
     judge_sheet(tmp_path / "begun.json")
     sheet = json.loads((tmp_path / "begun.json").read_text())

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tests.judging.cells import make_cell
 from tipbench.bench.cells import StoredCell
-from tipbench.bench.evidence import Evidence, GivenVerdict
+from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.sittings import (
     GRADE_TAG,
-    Closed,
+    ClosedSitting,
     JudgeGrade,
     SittingFacts,
     SittingState,
@@ -16,7 +16,7 @@ from tipbench.bench.sittings import (
     StoredSitting,
 )
 from tipbench.pack import builtin_pack
-from tipbench.ranking.judges import compare_judges, list_closed_sittings
+from tipbench.ranking.details import compare_judges, list_closed_sittings
 from tipbench.ranking.records import Details, Report, Side
 from tipbench.ranking.standings import make_report
 from tipbench.records import Verdict
@@ -49,7 +49,9 @@ def make_sitting(
         expires_ms=0, items=6, anchors=6, blocks=1,
     )  # fmt: skip
     drift = StoredDrift(offset=0.2, se=0.5, correction=0.1, slope=1.0, alarms=(), anchors=6, exact=False)
-    return StoredSitting(run, facts, state, judged_by, Closed(submissions=(1,), blocks=(0,)), (1,), drift)
+    return StoredSitting(
+        run, facts, state, judged_by, ClosedSitting(submissions=(1,), blocks=(0,)), (1,), drift
+    )
 
 
 def make_verdict(slot: int, level: int, *, block: int = 0, tier: str = "lazy") -> Verdict:
@@ -97,13 +99,13 @@ def make_evidence(
 
 def _give(
     levels: Levels, cells: Mapping[tuple[str, int], StoredCell], sitting: StoredSitting
-) -> Iterable[GivenVerdict]:
+) -> Iterable[CountedVerdict]:
     for arm, scenarios in levels.items():
         for place, slots in enumerate(scenarios):
             for slot, level in enumerate(slots):
                 if level is not None:
                     verdict = make_verdict(slot, level, block=place * 10 + slot, tier=sitting.facts.tier)
-                    yield GivenVerdict(cells[arm, place], sitting, verdict)
+                    yield CountedVerdict(cells[arm, place], sitting, verdict)
 
 
 def report_of(evidence: Evidence) -> Report:

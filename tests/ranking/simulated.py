@@ -9,7 +9,7 @@ from tests.stats.simulator import CANDIDATES, Campaign, Key
 from tests.support.benches import hold_bench
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
-from tipbench.bench.evidence import Evidence, GivenVerdict
+from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.sittings import StoredSitting
 from tipbench.judging.draw import Block, Member
 from tipbench.pack import builtin_pack
@@ -47,8 +47,8 @@ class Recorded:
 
     campaign: Campaign
     handed: int = 0
-    lazy: list[GivenVerdict] = field(default_factory=list[GivenVerdict])
-    doubles: list[GivenVerdict] = field(default_factory=list[GivenVerdict])
+    lazy: list[CountedVerdict] = field(default_factory=list[CountedVerdict])
+    doubles: list[CountedVerdict] = field(default_factory=list[CountedVerdict])
     sittings: list[StoredSitting] = field(default_factory=list[StoredSitting])
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Recorded:
         self._key_of = {cell.run.run_id: place for place, cell in self.cells.items()}
         model = make_sitting("autoautoauto", tier="auto", judged_by="robot", grade=GOOD)
         self._auto = tuple(
-            GivenVerdict(
+            CountedVerdict(
                 self.cells[arm, scenario],
                 model,
                 make_verdict(float(score.auto), slot=slot, block=0, drawn="all"),
@@ -106,7 +106,9 @@ class Recorded:
             said = self.campaign.lazy[key].lazy
             assert said is not None
             verdict = make_verdict(said, slot=member.slot, block=number, drawn="block")
-            (self.doubles if member.again else self.lazy).append(GivenVerdict(member.cell, sitting, verdict))
+            (self.doubles if member.again else self.lazy).append(
+                CountedVerdict(member.cell, sitting, verdict)
+            )
             if member.again:
                 self.campaign.lazy[key] = before[key]
         self.handed += len(members)

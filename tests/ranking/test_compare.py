@@ -17,7 +17,7 @@ from tests.ranking.campaign import (
 from tests.ranking.conftest import Campaign
 from tipbench.bench.bench import read_bench
 from tipbench.clock import make_stamps
-from tipbench.ranking.judges import compare_judges
+from tipbench.ranking.details import compare_judges
 from tipbench.tracking import Tracking
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "reading-the-board.md"

@@ -10,11 +10,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from tests.judging.hostile import SIZES, acting, hostile_texts, kinds
-from tipbench.bench.agreement import Agreed
 from tipbench.bench.plans import GateAnswer, GateRule, LookResult
-from tipbench.promotion.gate_report import GatePreview, GateReport
-from tipbench.ranking.examples import Contrast, Example
-from tipbench.ranking.judges import JudgedSitting, JudgePair
+from tipbench.bench.scores import JudgeAgreement
+from tipbench.promotion.rules import GatePreview, GateReport
+from tipbench.ranking.details import ComparedJudges, Contrast, Example, JudgedSitting
 from tipbench.ranking.records import CountedSitting, Details, Interval, Report, Side, Standing, Tiers
 from tipbench.show.charts import element
 from tipbench.show.markdown import format_markdown
@@ -58,8 +57,8 @@ def hostile_details(report: Report, texts: list[str]) -> Details:
         for text in texts
     ]
     sittings = tuple(JudgedSitting("t", "lazy", text, "accepted", 1, None, text) for text in texts)
-    agreed = Agreed(2, Alpha(None, None, None, 2), "composite", 0.0, {})
-    pairs = tuple(JudgePair((text, text), agreed) for text in texts)
+    agreed = JudgeAgreement(2, Alpha(None, None, None, 2), "composite", 0.0, {})
+    pairs = tuple(ComparedJudges((text, text), agreed) for text in texts)
     return Details(
         arms=report,
         sides={text: Side(text, texts[30]) for text in texts[:60]},

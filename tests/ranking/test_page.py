@@ -12,7 +12,7 @@ from tests.ranking.evidence import CASES, details_of, levels, make_evidence, rep
 from tipbench.bench.bench import read_bench
 from tipbench.clock import make_stamps
 from tipbench.promotion.gate import Gate
-from tipbench.promotion.gate_report import GatePreview
+from tipbench.promotion.rules import GatePreview
 from tipbench.ranking.compare import compare_bench, read_details
 from tipbench.settings import GateSettings
 from tipbench.show.page import make_page

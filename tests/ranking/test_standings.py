@@ -19,7 +19,7 @@ from tests.ranking.evidence import (
 )
 from tipbench.bench.evidence import Evidence
 from tipbench.bench.plans import GateAnswer, GateRule, LookResult
-from tipbench.promotion.gate_report import GatePreview, GateReport
+from tipbench.promotion.rules import GatePreview, GateReport
 from tipbench.show.console import InertConsole
 from tipbench.show.markdown import format_markdown
 from tipbench.show.numbers import conclude, show_sittings

@@ -6,7 +6,7 @@ from threading import Event
 from tests.serving.serving_app import ASK, STAMPS, TIPS, open_client
 from tipbench.policies.events import Situation
 from tipbench.policies.policy import list_policies
-from tipbench.policies.serving.service import Asked, Shadows
+from tipbench.policies.serving.service import PolicyQuestion, Shadows
 from tipbench.policies.serving.signals import SignalLog, read_signals
 from tipbench.policies.states import Learned
 from tipbench.policies.stores.store import MemoryStore
@@ -56,7 +56,7 @@ def test_a_slow_or_failing_shadow_drops_and_counts_and_goes_on(tmp_path: Path) -
     shadows = Shadows(policies, store=store, signals=signals, seed=0, room=10)
     for number in range(1_000):
         user = "broken" if number == 0 else "ann"
-        shadows.offer(Asked(user, f"0-{number}", STAMPS.now_ms(), SITUATION))
+        shadows.offer(PolicyQuestion(user, f"0-{number}", STAMPS.now_ms(), SITUATION))
     # Every offer has returned, and no shadow has been answered yet.
     store.go_on.set()
     shadows.close()

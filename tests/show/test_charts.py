@@ -10,7 +10,7 @@ from tests.ranking.evidence import CASES, CLEAR, make_evidence, report_of
 from tipbench.bench.sittings import SittingState, StoredDrift
 from tipbench.judging.judges import JudgeSitting
 from tipbench.judging.status import SittingLine
-from tipbench.policies.simulation.report import Curve, Interval, PolicyResult, SimulationReport
+from tipbench.policies.simulation.report import Curve, PolicyResult, RegretInterval, SimulationReport
 from tipbench.promotion.history import History, LevelLine, PromotionLine
 from tipbench.ranking.records import Side
 from tipbench.show.charts import COLOURS, draw_drift, draw_history, draw_regret, make_heat
@@ -60,8 +60,8 @@ def make_history(arm: str) -> History:
 
 
 def make_simulation(*policies: str) -> SimulationReport:
-    def interval(value: float) -> Interval:
-        return Interval(value=value, low=0.9 * value, high=1.1 * value)
+    def interval(value: float) -> RegretInterval:
+        return RegretInterval(value=value, low=0.9 * value, high=1.1 * value)
 
     rounds = tuple(range(15, 301, 15))
     curve = Curve(rounds=rounds, values=tuple(interval(count / 10) for count in rounds))

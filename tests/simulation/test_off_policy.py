@@ -11,8 +11,7 @@ from tipbench.policies.off_policy import Logged, estimate_all, estimate_lead
 from tipbench.policies.policy import list_policies
 from tipbench.policies.serving.evaluation import evaluate_policy
 from tipbench.policies.serving.signals import SignalLog, read_signals
-from tipbench.policies.simulation.run import play
-from tipbench.policies.simulation.world import World, make_pool, make_users
+from tipbench.policies.simulation.run import World, make_pool, make_users, play
 
 REPETITIONS = 500
 USERS, MOMENTS, TIPS = 60, 25, 5

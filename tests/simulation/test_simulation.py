@@ -11,14 +11,13 @@ from tipbench.policies.policy import list_policies
 from tipbench.policies.serving.evaluation import Evaluation, StoredEstimate
 from tipbench.policies.serving.tips import ActiveFile, StoredTip, write_tips
 from tipbench.policies.simulation.report import SimulationReport, examine, make_report
-from tipbench.policies.simulation.run import Played, play
-from tipbench.policies.simulation.world import World, chances, make_pool, make_users
+from tipbench.policies.simulation.run import PlayedRounds, World, chances, make_pool, make_users, play
 from tipbench.show.charts import draw_regret
 
 
 def simulate(
     names: tuple[str, ...], *, effect: float, users: int, rounds: int, seed: int = 0
-) -> list[Played]:
+) -> list[PlayedRounds]:
     policies, world = list_policies(), World(profile_effect=effect, seed=seed)
     people = make_users(world, make_pool(seed), users=users, rounds=rounds)
     return play([policies[name] for name in names], people, world)

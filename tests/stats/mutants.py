@@ -9,9 +9,8 @@ import tipbench.stats as real
 from tests.stats.bars import Methods
 from tipbench.stats import Delta, Drift, Leaderboard, Pair, Score
 from tipbench.stats.board import compare_arms
-from tipbench.stats.cells import compute_cells
 from tipbench.stats.quantiles import t_quantile
-from tipbench.stats.scores import read_scores
+from tipbench.stats.scores import compute_cells, read_scores
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from itertools import count
 
 from tipbench.bench.bench import open_bench
 from tipbench.clock import Stamps, make_stamps
-from tipbench.collect.run import Store, collect_cells, plan_collect
+from tipbench.collect.run import CellStore, collect_cells, plan_collect
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine
 from tipbench.grid import Cell, prepare_grid
@@ -46,7 +46,7 @@ def collect_with(engine_of: Callable[[Model], Engine], cells: Sequence[Cell], *,
     stored = tracking.ensure_experiment(where.experiment)
     source = tracking.find_experiment(where.reuse_from) if where.reuse_from else None
     plan = plan_collect(cells, tracking=tracking, experiment=stored, reuse_from=source)
-    store = Store(tracking, stored, where.stamps, where.judge_kind)
+    store = CellStore(tracking, stored, where.stamps, where.judge_kind)
     made = len(list(collect_cells(plan, store=store, engine_of=engine_of)))
     report = tracking.flush()
     assert not report.left_in_journal

@@ -6,11 +6,11 @@ from tests.judging.cells import make_cell
 from tests.ranking.evidence import make_sitting, make_verdict
 from tipbench.bench.cells import pack_verdicts
 from tipbench.bench.evidence import read_evidence
-from tipbench.bench.sittings import Closed, close_hash
+from tipbench.bench.sittings import ClosedSitting, close_hash
 from tipbench.tracking.runs import Run
 
 SLOT = 0
-CLOSED = Closed(submissions=(1,), blocks=(0,))
+CLOSED = ClosedSitting(submissions=(1,), blocks=(0,))
 
 
 def cell_run(run_id: str, *sittings: str) -> Run:

@@ -9,14 +9,14 @@ from pydantic import Field
 
 from tipbench.admin.access import ExperimentName, PageSeeingViewer, PageViewer, SeeingViewer, Server, Viewer
 from tipbench.admin.cache import answer_marked, answer_record
-from tipbench.admin.connection import Door
+from tipbench.admin.connection import MlflowConnection
 from tipbench.admin.deps import Parts
 from tipbench.admin.failures import MARKED
 from tipbench.admin.panel import render
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.champions import EXPERIMENT as CHAMPIONS
-from tipbench.bench.evidence import Evidence, GivenVerdict, read_evidence
+from tipbench.bench.evidence import CountedVerdict, Evidence, read_evidence
 from tipbench.bench.sittings import StoredSitting
 from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingRefused, TrackingUnavailable
 from tipbench.inert import make_inert
@@ -209,7 +209,7 @@ class BenchView:
             return {}
 
 
-def read_view(door: Door, name: str) -> BenchView:
+def read_view(door: MlflowConnection, name: str) -> BenchView:
     """The experiment as it is now.
 
     Raises:
@@ -219,7 +219,7 @@ def read_view(door: Door, name: str) -> BenchView:
     return BenchView(bench, door.experiment_link(bench.experiment))
 
 
-def describe_experiment(door: Door, experiment: Experiment) -> ExperimentLine:
+def describe_experiment(door: MlflowConnection, experiment: Experiment) -> ExperimentLine:
     """One line of the list; an experiment that cannot be read says why."""
     link = door.experiment_link(experiment)
     if not experiment.uid:
@@ -246,8 +246,8 @@ def describe_experiment(door: Door, experiment: Experiment) -> ExperimentLine:
 def _line(
     cell: StoredCell,
     *,
-    lazy: Sequence[GivenVerdict],
-    auto: Mapping[int, GivenVerdict],
+    lazy: Sequence[CountedVerdict],
+    auto: Mapping[int, CountedVerdict],
     rubric: Rubric | None,
     link: str,
 ) -> CellLine:
@@ -273,7 +273,7 @@ def _line(
     )
 
 
-def _verdict_line(given: GivenVerdict, rubric: Rubric, *, counts: bool, reason: str) -> VerdictLine:
+def _verdict_line(given: CountedVerdict, rubric: Rubric, *, counts: bool, reason: str) -> VerdictLine:
     verdict, facts = given.verdict, given.sitting.facts
     return VerdictLine(
         judged_by=given.sitting.judged_by,
@@ -482,7 +482,7 @@ def show_cell(
 
 
 @dataclass(frozen=True)
-class Pair:
+class SideBySide:
     """One scenario met by two arms."""
 
     scenario: str
@@ -526,7 +526,7 @@ def show_side_by_side(
     chosen = asked.scenario if asked.scenario in shown else (shown[0] if shown else None)
     pair = None
     if chosen is not None:
-        pair = Pair(
+        pair = SideBySide(
             chosen,
             view.detail(runs["left"][chosen].run.run_id),
             view.detail(runs["right"][chosen].run.run_id),

@@ -20,7 +20,7 @@ MOST = 500
 
 
 @dataclass(frozen=True)
-class Answer:
+class CachedAnswer:
     """Bytes with their mark; `age_seconds` says how long ago they were made.
 
     `packed` are the same bytes as gzip: packed once, not for everybody who asks.
@@ -35,7 +35,7 @@ class Answer:
 @dataclass
 class _Entry:
     lock: threading.Lock = field(default_factory=threading.Lock)
-    answer: Answer | None = None
+    answer: CachedAnswer | None = None
     made: float = float("-inf")
     cost: float = 0.0
     asked: bool = False
@@ -50,7 +50,7 @@ class Boards:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="boards")
 
-    def get(self, key: tuple[str, ...], make: Callable[[], bytes]) -> Answer:
+    def get(self, key: tuple[str, ...], make: Callable[[], bytes]) -> CachedAnswer:
         """The answer; made now if there is none or if it is too old."""
         entry = self._entry(key)
         age = self._clock() - entry.made
@@ -95,7 +95,7 @@ class Boards:
         body = make()
         mark = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         # Exchanged in one go: nobody may see the bytes of one answer with the mark of another.
-        entry.answer = Answer(body, mark, packed=gzip.compress(body, 6))
+        entry.answer = CachedAnswer(body, mark, packed=gzip.compress(body, 6))
         entry.made = self._clock()
         entry.cost = entry.made - begun
 
@@ -103,7 +103,9 @@ class Boards:
 # Answers that are polled: with a mark, so that what did not change is not sent again.
 
 
-def answer_marked(request: Request, answer: Answer, *, media_type: str = "application/json") -> Response:
+def answer_marked(
+    request: Request, answer: CachedAnswer, *, media_type: str = "application/json"
+) -> Response:
     """The bytes, or 304 when the caller has them."""
     headers = {"ETag": answer.mark, "Cache-Control": "private, no-cache", "Age": f"{answer.age_seconds:.0f}"}
     given = {mark.strip().removeprefix("W/") for mark in request.headers.get("if-none-match", "").split(",")}
@@ -118,4 +120,4 @@ def answer_marked(request: Request, answer: Answer, *, media_type: str = "applic
 def answer_record(request: Request, record: Record) -> Response:
     """The same for a record that is made at each call."""
     body = record.model_dump_json().encode()
-    return answer_marked(request, Answer(body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'))
+    return answer_marked(request, CachedAnswer(body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'))

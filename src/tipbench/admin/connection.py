@@ -16,7 +16,7 @@ FOREIGN = "tip-bench-"
 """Experiments whose names begin so are shown whoever made them."""
 
 
-class Door:
+class MlflowConnection:
     """Reads may come from any thread; what writes goes one at a time."""
 
     def __init__(self, settings: Settings, stamps: Stamps) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tipbench.admin.cache import Boards
-from tipbench.admin.connection import Door
-from tipbench.admin.sittings import Desk
+from tipbench.admin.connection import MlflowConnection
+from tipbench.admin.sittings import PanelSittings
 from tipbench.admin.users import TABLES, Accounts, Credentials, User, note
 from tipbench.clock import Stamps
 from tipbench.jobs.airflow.launcher import AirflowLauncher, open_launcher
@@ -22,8 +22,8 @@ class Parts:
     jobs: JobStore
     accounts: Accounts
     credentials: Credentials
-    door: Door
-    desk: Desk
+    door: MlflowConnection
+    desk: PanelSittings
     boards: Boards
     airflow: AirflowLauncher | None = None
     public_origin: str = ""
@@ -46,7 +46,7 @@ def make_parts(settings: Settings, stamps: Stamps, *, public_origin: str = "", d
     """The parts as the settings have them; MLflow is opened later."""
     jobs = open_jobs(settings, stamps, more_tables=TABLES)
     accounts = Accounts(jobs.database, stamps)
-    door = Door(settings, stamps)
+    door = MlflowConnection(settings, stamps)
     return Parts(
         settings=settings,
         stamps=stamps,
@@ -54,7 +54,7 @@ def make_parts(settings: Settings, stamps: Stamps, *, public_origin: str = "", d
         accounts=accounts,
         credentials=Credentials(jobs.database, accounts, stamps),
         door=door,
-        desk=Desk(door, jobs.database, jobs.outbox),
+        desk=PanelSittings(door, jobs.database, jobs.outbox),
         boards=Boards(),
         airflow=open_launcher(settings, jobs),
         public_origin=public_origin,

@@ -19,7 +19,6 @@ from tipbench.admin.panel import FRAGMENT, go, render
 from tipbench.admin.users import User
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.jobs.airflow.launcher import STEPS, order_conf
-from tipbench.jobs.logs import read_piece, read_progress, read_tail
 from tipbench.jobs.orders import (
     ImproveOrder,
     RunOrder,
@@ -31,7 +30,7 @@ from tipbench.jobs.orders import (
     simulate_step,
 )
 from tipbench.jobs.records import Job, Kind, State, Where
-from tipbench.jobs.store import NewJob
+from tipbench.jobs.store import NewJob, read_piece, read_progress, read_tail
 from tipbench.records import Record
 
 # Orders of users, made into jobs.

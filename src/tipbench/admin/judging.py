@@ -39,7 +39,7 @@ Token = Annotated[str, Path(min_length=1, max_length=100)]
 Reason = Annotated[str, Field(min_length=1, max_length=2_000, pattern=r"\S")]
 
 
-class Wishes(Record):
+class SittingWishes(Record):
     """What to hand out; without anything whatever waits. At most one of the three."""
 
     next: StrictInt | None = Field(default=None, ge=1, le=1_000, description="So many items that decide.")
@@ -79,7 +79,7 @@ class ScaleView(Record):
     highest: int
 
 
-class Taken(Record):
+class HandedItems(Record):
     """The next items without a verdict, and what they are scored on."""
 
     experiment: str
@@ -92,7 +92,7 @@ class Taken(Record):
     remaining: int
 
 
-class GivenVerdict(Record):
+class SubmittedVerdict(Record):
     """What the judge says of one item; flags only where the rubric decides otherwise than code did."""
 
     item: str = Field(min_length=1, max_length=100)
@@ -104,7 +104,7 @@ class GivenVerdict(Record):
 class Verdicts(Record):
     """Verdicts, as many as there are; a later one on the same item replaces the earlier."""
 
-    verdicts: tuple[GivenVerdict, ...] = Field(min_length=1, max_length=500)
+    verdicts: tuple[SubmittedVerdict, ...] = Field(min_length=1, max_length=500)
 
 
 class Word(Record):
@@ -122,7 +122,9 @@ class Closing(Record):
 
 
 @router.post("/open/{experiment:name}", response_model=SittingView)
-def open_sitting(user: Judge, parts: Server, experiment: ExperimentName, wishes: Wishes) -> SittingView:
+def open_sitting(
+    user: Judge, parts: Server, experiment: ExperimentName, wishes: SittingWishes
+) -> SittingView:
     """Your open sitting, else a new one."""
     given = [name for name, wish in wishes.model_dump().items() if wish is not None]
     if len(given) > 1:
@@ -140,7 +142,7 @@ def open_sitting(user: Judge, parts: Server, experiment: ExperimentName, wishes:
     return show_sitting(sitting)
 
 
-@router.get("/take/{sitting}/{experiment:name}", response_model=Taken, responses=MARKED)
+@router.get("/take/{sitting}/{experiment:name}", response_model=HandedItems, responses=MARKED)
 def take_items(
     request: Request,
     user: Judge,
@@ -231,11 +233,11 @@ def show_sitting(sitting: LiveSitting) -> SittingView:
     )
 
 
-def show_items(sitting: LiveSitting, n: int) -> Taken:
+def show_items(sitting: LiveSitting, n: int) -> HandedItems:
     """The next items, inert."""
     scenarios = {each.label: each.values for each in sitting.section.scenarios}
     waiting = sitting.waiting if sitting.state == "open" else []
-    return Taken(
+    return HandedItems(
         experiment=sitting.experiment,
         sitting=sitting.token,
         rubric=sitting.rubric.name,

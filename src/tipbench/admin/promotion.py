@@ -22,10 +22,10 @@ from tipbench.admin.panel import address, go, render
 from tipbench.admin.users import User
 from tipbench.bench.champions import read_chain
 from tipbench.errors import NoChampion, TipbenchError, TrackingUnavailable, UsageError
-from tipbench.promotion.gate import Asked
-from tipbench.promotion.gate_report import GateReport
+from tipbench.promotion.gate import GateQuestion
 from tipbench.promotion.history import PromotionLine, list_promotions
 from tipbench.promotion.promote import ChampionReport, Outcome, describe
+from tipbench.promotion.rules import GateReport
 from tipbench.promotion.succession import settle
 from tipbench.records import Record
 
@@ -35,14 +35,14 @@ PackName = Annotated[str, Query(min_length=1, max_length=100, pattern=r"^[A-Za-z
 Arm = Annotated[str, Field(min_length=1, max_length=600)]
 
 
-class Question(Record):
+class GateRequest(Record):
     """Which arm, if not the best; `plan_only` fixes the plan and looks at nothing."""
 
     challenger: Arm | None = None
     plan_only: StrictBool = False
 
 
-class Promotion(Record):
+class PromotionOrder(Record):
     """Ask the gate (`how` gate), or decide as a person with a reason: the first champion, or by force."""
 
     how: Literal["gate", "initial", "force"] = "gate"
@@ -57,7 +57,7 @@ class Rollback(Record):
     reason: str = Field(default="", max_length=2_000)
 
 
-class History(Record):
+class HistoryView(Record):
     """Every promotion of a pack, the newest first."""
 
     pack: str
@@ -65,13 +65,15 @@ class History(Record):
 
 
 @router.post("/gate/{experiment:name}")
-def ask_gate(user: SeeingAdmin, parts: Server, experiment: ExperimentName, question: Question) -> GateReport:
+def ask_gate(
+    user: SeeingAdmin, parts: Server, experiment: ExperimentName, question: GateRequest
+) -> GateReport:
     """May a challenger replace the champion? Takes the planned look that is due, if one is."""
     return ask(parts, user, experiment, question)
 
 
 @router.post("/promote/{experiment:name}")
-def promote(user: SeeingAdmin, parts: Server, experiment: ExperimentName, wanted: Promotion) -> Outcome:
+def promote(user: SeeingAdmin, parts: Server, experiment: ExperimentName, wanted: PromotionOrder) -> Outcome:
     """Make the arm champion that the gate lets pass; or decide as a person, with a reason."""
     return decide(parts, user, experiment, wanted)
 
@@ -96,23 +98,23 @@ def read_champion(user: Viewer, parts: Server, pack: PackName = "tip") -> Champi
 
 
 @router.get("/history")
-def read_history(user: Viewer, parts: Server, pack: PackName = "tip") -> History:
+def read_history(user: Viewer, parts: Server, pack: PackName = "tip") -> HistoryView:
     """Every promotion and rollback."""
     return list_history(parts, pack)
 
 
-def ask(parts: Parts, user: User, experiment: str, question: Question) -> GateReport:
+def ask(parts: Parts, user: User, experiment: str, question: GateRequest) -> GateReport:
     """The gate's answer."""
     with parts.door.writing() as opened:
         opened.judging.tidy(experiment)
-        gate, asked = opened.gate, Asked(experiment, question.challenger)
+        gate, asked = opened.gate, GateQuestion(experiment, question.challenger)
         report = gate.plan(asked) if question.plan_only else gate.ask(asked)
     detail = {"answer": report.answer, "look": report.look}
     parts.note(user, "gate.plan" if question.plan_only else "gate.ask", experiment, detail)
     return report
 
 
-def decide(parts: Parts, user: User, experiment: str, wanted: Promotion) -> Outcome:
+def decide(parts: Parts, user: User, experiment: str, wanted: PromotionOrder) -> Outcome:
     """Promotes, or says why not.
 
     Raises:
@@ -129,15 +131,15 @@ def decide(parts: Parts, user: User, experiment: str, wanted: Promotion) -> Outc
         elif wanted.how == "force" and arm is not None:
             outcome = promoting.force(arm, experiment=experiment, reason=reason)
         else:
-            outcome = promoting.promote(Asked(experiment, arm))
+            outcome = promoting.promote(GateQuestion(experiment, arm))
     tell(parts, user, f"promote.{wanted.how}", outcome)
     return outcome
 
 
-def list_history(parts: Parts, pack: str) -> History:
+def list_history(parts: Parts, pack: str) -> HistoryView:
     """The chain, the newest first."""
     chain = read_chain(parts.door.open().tracking, pack)
-    return History(pack=pack, promotions=tuple(reversed(list_promotions(chain))))
+    return HistoryView(pack=pack, promotions=tuple(reversed(list_promotions(chain))))
 
 
 def tell(parts: Parts, user: User, what: str, outcome: Outcome) -> None:
@@ -185,9 +187,9 @@ def act(
     report: GateReport | None = None
     try:
         if form.wanted == "ask":
-            report = ask(parts, user, experiment, Question(challenger=form.arm or None))
+            report = ask(parts, user, experiment, GateRequest(challenger=form.arm or None))
         else:
-            wanted = Promotion(how=form.wanted, arm=form.arm or None, reason=form.reason)
+            wanted = PromotionOrder(how=form.wanted, arm=form.arm or None, reason=form.reason)
             outcome = decide(parts, user, experiment, wanted)
             report = outcome.gate
             if outcome.outcome != "refused":

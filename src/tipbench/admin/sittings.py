@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tipbench.admin.connection import Door
+from tipbench.admin.connection import MlflowConnection
 from tipbench.admin.users import User, note
 from tipbench.bench.sittings import LIVE_LEASE_MS, Answer
 from tipbench.errors import TipbenchError
-from tipbench.jobs.database import Database
-from tipbench.jobs.records import NotThere
-from tipbench.jobs.webhooks import Outbox
+from tipbench.jobs.records import Database, NotThere
+from tipbench.jobs.webhooks import WebhookQueue
 from tipbench.judging.handout import SittingRequest
 from tipbench.judging.service import LiveJudging, LiveSitting
 
@@ -25,12 +24,12 @@ class StillBlind(TipbenchError):
 
 
 @dataclass(frozen=True)
-class Desk:
+class PanelSittings:
     """Every call reads the store: any worker of the server can take it."""
 
-    door: Door
+    door: MlflowConnection
     database: Database
-    outbox: Outbox
+    outbox: WebhookQueue
 
     def open(self, request: SittingRequest, *, experiment: str) -> LiveSitting | None:
         """This judge's open sitting, else a new one; None when nothing waits.

@@ -14,8 +14,7 @@ from argon2.exceptions import VerificationError
 
 from tipbench.clock import Stamps
 from tipbench.errors import TipbenchError, UsageError
-from tipbench.jobs.database import Database
-from tipbench.jobs.records import NotThere
+from tipbench.jobs.records import Database, NotThere
 from tipbench.records import Record
 
 # The audit: every change, who made it and when. Written within the change itself where there is one.

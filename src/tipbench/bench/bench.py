@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tipbench.bench.agreement import read_noise
 from tipbench.bench.cells import StoredCell, read_candidates
 from tipbench.bench.evidence import Evidence, read_evidence
 from tipbench.bench.packs import read_pack_files
+from tipbench.bench.scores import read_noise
 from tipbench.bench.sittings import KEY_FILE, Answer, BlindKey, StoredSitting, Submission, submission_file
 from tipbench.clock import Stamps
 from tipbench.errors import JudgingClosed, UsageError

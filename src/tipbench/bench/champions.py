@@ -14,7 +14,7 @@ from pydantic import Field
 from tipbench.bench.cells import StoredCell
 from tipbench.errors import ExperimentNotFound, TrackingError, TrackingRefused
 from tipbench.records import SCHEMA, Options, Record, content_hash
-from tipbench.tracking.registry import Entry
+from tipbench.tracking.registry import RegistryEntry
 from tipbench.tracking.runs import Experiment, Run
 from tipbench.tracking.tracking import Tracking
 from tipbench.tracking.write import Write
@@ -119,7 +119,7 @@ class Chain:
     pack: str
     root: str
     promotions: tuple[Promotion, ...]
-    entry: Entry | None
+    entry: RegistryEntry | None
     never_in_force: tuple[Promotion, ...] = ()
 
     @property
@@ -232,7 +232,7 @@ def _find_root(runs: Sequence[Run]) -> str:
     return next((run.run_id for run in roots if SUCCESSOR in run.params), "")
 
 
-def _follow(pack: str, root: str, runs: Sequence[Run], entry: Entry | None) -> Chain:
+def _follow(pack: str, root: str, runs: Sequence[Run], entry: RegistryEntry | None) -> Chain:
     known = {run.run_id: run for run in runs}
     if root and root not in known:
         raise TrackingError(

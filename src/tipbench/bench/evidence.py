@@ -12,7 +12,7 @@ from tipbench.tracking.runs import Run
 
 
 @dataclass(frozen=True)
-class GivenVerdict:
+class CountedVerdict:
     """A verdict with the cell it is on and the sitting it was given in."""
 
     cell: StoredCell
@@ -28,10 +28,10 @@ class Evidence:
     cells: tuple[StoredCell, ...]
     duplicates: tuple[StoredCell, ...]
     sittings: tuple[StoredSitting, ...]
-    lazy: tuple[GivenVerdict, ...]
-    doubles: tuple[GivenVerdict, ...]
+    lazy: tuple[CountedVerdict, ...]
+    doubles: tuple[CountedVerdict, ...]
     close_reason: str | None
-    auto: tuple[GivenVerdict, ...] = ()
+    auto: tuple[CountedVerdict, ...] = ()
 
     @property
     def judging_closed(self) -> bool:
@@ -43,11 +43,11 @@ class Evidence:
         """Verdict tags that do not add up: edited by hand, they count for nothing."""
         return [f"{cell.run.run_id} {tag}" for cell in self.cells for tag in cell.damaged]
 
-    def lazy_by_cell(self) -> dict[str, dict[int, GivenVerdict]]:
+    def lazy_by_cell(self) -> dict[str, dict[int, CountedVerdict]]:
         """Run id → slot → the verdict that counts, drawn failures included."""
         return _by_cell(self.lazy)
 
-    def auto_by_cell(self) -> dict[str, dict[int, GivenVerdict]]:
+    def auto_by_cell(self) -> dict[str, dict[int, CountedVerdict]]:
         """The same of the automatic judge; it sees no failures."""
         return _by_cell(self.auto)
 
@@ -81,10 +81,10 @@ def read_evidence(runs: Sequence[Run]) -> Evidence:
     given = list(_listed_verdicts(stored, sittings))
     cells, duplicates = _resolve_duplicates(stored, {g.cell.run.run_id for g in given})
     kept = {cell.run.run_id for cell in cells}
-    lazy: dict[tuple[str, int], GivenVerdict] = {}
-    auto: dict[tuple[str, int], GivenVerdict] = {}
+    lazy: dict[tuple[str, int], CountedVerdict] = {}
+    auto: dict[tuple[str, int], CountedVerdict] = {}
     tiers = {("lazy", "block"): lazy, ("auto", "all"): auto}
-    doubles: list[GivenVerdict] = []
+    doubles: list[CountedVerdict] = []
     for each in given:
         place = (each.cell.run.run_id, each.verdict.slot)
         if place[0] not in kept:
@@ -105,8 +105,8 @@ def read_evidence(runs: Sequence[Run]) -> Evidence:
     )
 
 
-def _by_cell(given: Iterable[GivenVerdict]) -> dict[str, dict[int, GivenVerdict]]:
-    found: dict[str, dict[int, GivenVerdict]] = {}
+def _by_cell(given: Iterable[CountedVerdict]) -> dict[str, dict[int, CountedVerdict]]:
+    found: dict[str, dict[int, CountedVerdict]] = {}
     for each in given:
         found.setdefault(each.cell.run.run_id, {})[each.verdict.slot] = each
     return found
@@ -118,7 +118,7 @@ def _waits_for_lazy(cell: StoredCell) -> bool:
 
 def _listed_verdicts(
     cells: Iterable[StoredCell], sittings: Sequence[StoredSitting]
-) -> Iterable[GivenVerdict]:
+) -> Iterable[CountedVerdict]:
     """Verdicts of accepted sittings that their close lists, in the order of the closes."""
     by_sitting: dict[str, list[StoredCell]] = {}
     for cell in cells:
@@ -130,7 +130,7 @@ def _listed_verdicts(
             continue
         for cell in by_sitting.get(sitting.facts.token, []):
             yield from (
-                GivenVerdict(cell, sitting, verdict)
+                CountedVerdict(cell, sitting, verdict)
                 for verdict in current_verdicts(cell, sitting.facts.token, sitting.closed.submissions)
                 if verdict.block in sitting.closed.blocks
             )

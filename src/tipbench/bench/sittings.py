@@ -90,7 +90,7 @@ class Submission(Record):
     answers: dict[str, Answer]
 
 
-class Closed(Record):
+class ClosedSitting(Record):
     """What of a sitting counts: the submissions up to the close, and the complete blocks."""
 
     submissions: tuple[int, ...] = ()
@@ -128,7 +128,7 @@ class Decision(Record):
     accept: bool
     reason: str = Field(min_length=1, max_length=2_000)
     by: str = ""
-    closed: Closed | None = None
+    closed: ClosedSitting | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class StoredSitting:
     facts: SittingFacts
     state: SittingState
     judged_by: str
-    closed: Closed | None
+    closed: ClosedSitting | None
     submissions: tuple[int, ...]
     drift: StoredDrift | None = None
     decision: Decision | None = None
@@ -223,7 +223,7 @@ def closed_file(close_hash: str) -> str:
     return f"closed-{close_hash}.json"
 
 
-def close_hash(closed: Closed) -> str:
+def close_hash(closed: ClosedSitting) -> str:
     """What is claimed to close a sitting."""
     return content_hash(closed.model_dump())
 
@@ -241,7 +241,9 @@ def read_sittings(runs: Sequence[Run]) -> list[StoredSitting]:
 
 def _read_sitting(run: Run, decision: Decision | None) -> StoredSitting:
     closed = (
-        Closed.model_validate_json(run.tags["tipbench.closed"]) if "tipbench.closed" in run.tags else None
+        ClosedSitting.model_validate_json(run.tags["tipbench.closed"])
+        if "tipbench.closed" in run.tags
+        else None
     )
     if closed is not None and close_hash(closed) != run.params.get("closed"):
         closed = None

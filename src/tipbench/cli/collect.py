@@ -252,8 +252,8 @@ def show_design(*, difference: float | None, like: str | None, seconds: float, *
     """
     from tipbench.grid import open_pack
     from tipbench.settings import read_settings
+    from tipbench.show.collect import JudgingWork, print_needed, print_seen
     from tipbench.show.console import make_console
-    from tipbench.show.design import JudgingWork, print_needed, print_seen
 
     settings = read_settings(flags)
     pack = open_pack(settings.pack)

@@ -13,7 +13,7 @@ from tipbench.cli.session import check_room, mlflow_options
 from tipbench.errors import EngineError, TipbenchError
 
 if TYPE_CHECKING:
-    from tipbench.findings import Finding
+    from tipbench.records import Finding
     from tipbench.settings import Settings
 
 
@@ -45,9 +45,9 @@ def command(ctx: click.Context, *, as_json: bool, **flags: object) -> None:
 def _airflow(settings: "Settings") -> "Iterator[Finding]":
     from contextlib import closing
 
-    from tipbench.findings import Finding
     from tipbench.jobs.airflow.api import open_airflow
     from tipbench.jobs.airflow.doctor import Doctor
+    from tipbench.records import Finding
 
     try:
         airflow = open_airflow(settings)
@@ -72,7 +72,7 @@ def _print_findings(findings: "Sequence[Finding]") -> None:
 
 
 def _examine(check: "Callable[[Settings], Finding]", settings: "Settings") -> "Finding":
-    from tipbench.findings import Finding
+    from tipbench.records import Finding
 
     try:
         return check(settings)
@@ -83,13 +83,13 @@ def _examine(check: "Callable[[Settings], Finding]", settings: "Settings") -> "F
 
 
 def _python(_: "Settings") -> "Finding":
-    from tipbench.findings import Finding
+    from tipbench.records import Finding
 
     return Finding(part="Python", ok=sys.version_info >= (3, 11), says=sys.version.split()[0], to_do="")
 
 
 def _data_folder(settings: "Settings") -> "Finding":
-    from tipbench.findings import Finding
+    from tipbench.records import Finding
 
     check_room(settings)
     free = shutil.disk_usage(settings.home).free / 1e9
@@ -97,8 +97,8 @@ def _data_folder(settings: "Settings") -> "Finding":
 
 
 def _pack(settings: "Settings") -> "Finding":
-    from tipbench.findings import Finding
     from tipbench.grid import open_pack
+    from tipbench.records import Finding
 
     pack = open_pack(settings.pack)
     counts = f"{len(pack.scenarios)} scenarios, {len(pack.prompts)} prompts, {len(pack.anchors)} anchors"
@@ -106,7 +106,7 @@ def _pack(settings: "Settings") -> "Finding":
 
 
 def _mlflow(settings: "Settings") -> "Finding":
-    from tipbench.findings import Finding
+    from tipbench.records import Finding
     from tipbench.tracking import open_tracking
     from tipbench.tracking.tracking import DEFAULT_URL, answers_as_mlflow, open_managed_folder
 
@@ -124,7 +124,7 @@ def _mlflow(settings: "Settings") -> "Finding":
 
 
 def _embedded_engine(_: "Settings") -> "Finding":
-    from tipbench.findings import Finding
+    from tipbench.records import Finding
 
     found = find_spec("xllamacpp") is not None
     return Finding(
@@ -137,7 +137,7 @@ def _embedded_engine(_: "Settings") -> "Finding":
 
 def _models(settings: "Settings") -> "Finding":
     from tipbench.engines import open_engines
-    from tipbench.findings import Finding
+    from tipbench.records import Finding
 
     # A server of our own is started by what needs it, not by a look.
     settings = settings.model_copy(update={"ollama_serve": False})
@@ -153,7 +153,7 @@ def _models(settings: "Settings") -> "Finding":
 
 def _ollama(settings: "Settings") -> "Finding":
     from tipbench.engines.ollama.api import OllamaApi
-    from tipbench.findings import Finding
+    from tipbench.records import Finding
 
     try:
         version = OllamaApi(settings.ollama_url).version()

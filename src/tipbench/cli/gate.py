@@ -25,12 +25,12 @@ def command(
     **flags: object,
 ) -> None:
     """May a challenger replace the champion? Exit code 0: promote, 3: do not, 4: not decided."""
-    from tipbench.promotion.gate import Asked
+    from tipbench.promotion.gate import GateQuestion
     from tipbench.show.terminal import print_gate
 
     with open_session(flags, for_machines=as_json) as session:
         session.workbench.judging.tidy(session.settings.experiment)
-        asked = Asked(session.settings.experiment, challenger, against)
+        asked = GateQuestion(session.settings.experiment, challenger, against)
         gate = session.workbench.gate
         report = gate.plan(asked) if plan_only else gate.ask(asked)
         if as_json:

@@ -124,7 +124,7 @@ def _check_options(given: Mapping[str, str], *, with_prompts: bool) -> None:
 def _compare_prompts(session: Session, engines: "Engines", given: Mapping[str, Any]) -> "Stop":
     """Collect, judge, ask the gate, promote: as far as it goes without a lazy judge."""
     from tipbench.grid import add_champion, prepare_grid
-    from tipbench.promotion.gate import Asked
+    from tipbench.promotion.gate import GateQuestion
     from tipbench.promotion.succession import settle
 
     settings, say = session.settings, session.say
@@ -139,7 +139,7 @@ def _compare_prompts(session: Session, engines: "Engines", given: Mapping[str, A
         )
     deciding = _open_deciding(session, engines, sheet=given["sheet"])
     said = deciding.bench(cells, settings.experiment)
-    return deciding.decide(Asked(settings.experiment), promote=True).after(*said)
+    return deciding.decide(GateQuestion(settings.experiment), promote=True).after(*said)
 
 
 def _improve(session: Session, engines: "Engines", given: Mapping[str, Any]) -> "Stop":
@@ -162,7 +162,7 @@ def _improve(session: Session, engines: "Engines", given: Mapping[str, Any]) -> 
 
 def _open_deciding(session: Session, engines: "Engines", *, sheet: Path) -> "Deciding":
     """Everything that leads to a decision, as this command sees it."""
-    from tipbench.improve.run import Deciding, Desk, Hands
+    from tipbench.improve.run import BenchSteps, Deciding, LazyJudging
 
     settings = session.settings
     if settings.judge_model is None and settings.gate.require == "both":
@@ -171,9 +171,9 @@ def _open_deciding(session: Session, engines: "Engines", *, sheet: Path) -> "Dec
             markup=False,
             style="dim",
         )
-    desk = Desk(session.workbench.judging, settings.judged_by, sheet)
+    desk = LazyJudging(session.workbench.judging, settings.judged_by, sheet)
     work = EngineWork(session, engines)
-    hands = Hands(collect=work.collect, judge_auto=work.judge)
+    hands = BenchSteps(collect=work.collect, judge_auto=work.judge)
     return Deciding(session.workbench.promoting(getpass.getuser()), desk, hands)
 
 

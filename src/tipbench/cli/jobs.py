@@ -46,7 +46,7 @@ def list_jobs(*, limit: int, as_json: bool, **flags: object) -> None:
 @home_option
 def log(*, job: str, **flags: object) -> None:
     """What JOB printed so far."""
-    from tipbench.jobs.logs import read_piece
+    from tipbench.jobs.store import read_piece
 
     store = _open_jobs(flags)
     path = store.log_of(store.get(job).id)

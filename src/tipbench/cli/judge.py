@@ -28,7 +28,7 @@ from tipbench.errors import JudgedEnough, TipbenchError, UsageError
 if TYPE_CHECKING:
     from tipbench.judging.auto.run import AutoOutcome
     from tipbench.judging.handout import Handout, SittingRequest
-    from tipbench.judging.service import Taken
+    from tipbench.judging.service import AppliedSheet
 
 WHERE = ("experiment", "mlflow_url", "home")
 WISHES = {"judge_kind", "champion", "next_items", "second_opinion", "disagreements"}
@@ -216,7 +216,7 @@ def _apply(given: Mapping[str, Any]) -> int:
     return 0
 
 
-def _print_apply(session: Session, taken: "Taken", *, as_json: bool) -> None:
+def _print_apply(session: Session, taken: "AppliedSheet", *, as_json: bool) -> None:
     from dataclasses import asdict
 
     if as_json:

@@ -19,8 +19,8 @@ from tipbench.cli.session import (
 from tipbench.errors import Problems, TipbenchError, TrackingUnavailable
 
 if TYPE_CHECKING:
-    from tipbench.judging.repair import Change, Repaired
-    from tipbench.tracking.managed.restore import Restored
+    from tipbench.bench.views import Change, RepairReport
+    from tipbench.tracking.managed.restore import RestoredData
     from tipbench.tracking.runs import Experiment
 
 
@@ -144,7 +144,7 @@ def restore(*, file: Path, stop: bool, home: str | None) -> None:
         click.echo(f"not used now: commands go to {settings.mlflow_url}, as set")
 
 
-def _print_restored(restored: "Restored") -> None:
+def _print_restored(restored: "RestoredData") -> None:
     manifest = restored.manifest
     click.echo(
         f"restored as of {manifest.made_at}: {manifest.experiments} experiments, {manifest.runs} runs, "
@@ -176,7 +176,7 @@ def repair(*, experiment: str | None, dry_run: bool, as_json: bool, **flags: obj
     with open_session(flags | {"experiment": experiment}, for_machines=as_json) as session:
         tracking = session.tracking
         found = [tracking.find_experiment(experiment)] if experiment else tracking.list_experiments()
-        done: list[Repaired] = []
+        done: list[RepairReport] = []
         problems: list[TipbenchError] = []
         for each in found:
             try:
@@ -198,8 +198,8 @@ def repair(*, experiment: str | None, dry_run: bool, as_json: bool, **flags: obj
         raise Problems(problems)
 
 
-def _repair(session: Session, experiment: "Experiment", *, dry_run: bool) -> "Repaired":
-    from tipbench.judging.repair import repair_experiment
+def _repair(session: Session, experiment: "Experiment", *, dry_run: bool) -> "RepairReport":
+    from tipbench.bench.views import repair_experiment
 
     return repair_experiment(
         session.tracking,
@@ -210,7 +210,7 @@ def _repair(session: Session, experiment: "Experiment", *, dry_run: bool) -> "Re
     )
 
 
-def _print_repaired(session: Session, repaired: "Repaired", *, dry_run: bool) -> None:
+def _print_repaired(session: Session, repaired: "RepairReport", *, dry_run: bool) -> None:
     did = "would change" if dry_run else "changed"
     cells = len({change.run_id for change in repaired.changes})
     session.say.print(
@@ -244,7 +244,7 @@ def _print_changes(session: Session, changes: "tuple[Change, ...]") -> None:
 @mlflow_options
 def publish(**flags: object) -> None:
     """Copy the verdicts that count into MLflow's evaluation views, as assessments of traces."""
-    from tipbench.judging.repair import publish_verdicts
+    from tipbench.bench.views import publish_verdicts
 
     with open_session(flags) as session:
         judging, name = session.workbench.judging, session.settings.experiment

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tipbench.bench.evidence import Evidence
     from tipbench.policies.serving.evaluation import Evaluation
     from tipbench.policies.serving.tips import StoredTip
-    from tipbench.policies.simulation.report import Interval, SimulationReport
-    from tipbench.policies.simulation.world import PoolTip
+    from tipbench.policies.simulation.report import RegretInterval, SimulationReport
+    from tipbench.policies.simulation.run import PoolTip
     from tipbench.records import Rubric
 
 KIND_VALUE = "time_slot"
@@ -147,8 +147,7 @@ def simulate(
     """Compare policies on simulated users, all on the same random numbers; the result is an MLflow run."""
     from tipbench.policies.policy import find_policy, list_policies
     from tipbench.policies.simulation.report import make_report, store_simulation
-    from tipbench.policies.simulation.run import play
-    from tipbench.policies.simulation.world import World, make_pool, make_users
+    from tipbench.policies.simulation.run import World, make_pool, make_users, play
     from tipbench.settings import split_list
     from tipbench.show.charts import draw_regret
 
@@ -177,7 +176,7 @@ def simulate(
 
 def _read_pool(path: Path) -> "list[PoolTip]":
     from tipbench.policies.serving.tips import read_tips
-    from tipbench.policies.simulation.world import PoolTip
+    from tipbench.policies.simulation.run import PoolTip
 
     tips = read_tips(path)
     judged = [tip.quality for tip in tips if tip.quality is not None]
@@ -209,7 +208,7 @@ def _print_simulation(session: Session, report: "SimulationReport", run: str) ->
     )
 
 
-def _show(interval: "Interval", form: str) -> str:
+def _show(interval: "RegretInterval", form: str) -> str:
     return f"{interval.value:{form}} [{interval.low:{form}}, {interval.high:{form}}]"
 
 

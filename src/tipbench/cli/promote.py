@@ -35,7 +35,7 @@ def command(
         raise UsageError("--force needs the arm: --challenger MODEL+PROMPT")
     if by_person != (reason is not None):
         raise UsageError("--reason goes with --initial and --force, and they need it")
-    from tipbench.promotion.gate import Asked
+    from tipbench.promotion.gate import GateQuestion
     from tipbench.show.champions import show_outcome
 
     with open_session(flags, for_machines=as_json) as session:
@@ -47,6 +47,6 @@ def command(
         elif force:
             outcome = promoting.force(challenger or "", experiment=name, reason=check_reason(reason or ""))
         else:
-            outcome = promoting.promote(Asked(name, challenger))
+            outcome = promoting.promote(GateQuestion(name, challenger))
         show_outcome(outcome, session.say, as_json=as_json)
     ctx.exit(outcome.exit_code)

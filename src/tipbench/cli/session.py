@@ -215,7 +215,7 @@ class CollectRun:
 
     def run(self, cells: "list[Cell]", engine_of: "Callable[[Model], Engine]") -> None:
         """Collects, shows progress, and says what comes next."""
-        from tipbench.show.progress import show_json, show_progress
+        from tipbench.show.collect import show_json, show_progress
 
         workbench, say = self.session.workbench, self.session.say
         left = workbench.tracking.deliver_left_over()
@@ -273,7 +273,7 @@ class CollectRun:
 
 def judge_with_bar(session: Session, order: "AutoOrder", *, quiet: bool) -> "AutoOutcome | None":
     """Lets a model judge, with a bar that shows how far it is."""
-    from tipbench.show.progress import judging_bar
+    from tipbench.show.collect import judging_bar
 
     with judging_bar(session.say, quiet=quiet) as report:
         return session.workbench.auto_judging(report).run(order, experiment=session.settings.experiment)
@@ -329,7 +329,7 @@ def say_enough(session: Session, enough: JudgedEnough) -> None:
 def fetch_with_progress(name: str, settings: "Settings", say: "Console") -> None:
     """Fetches the weights unless they are there."""
     from tipbench.engines.weights import fetch_weights
-    from tipbench.show.progress import fetching_bar
+    from tipbench.show.collect import fetching_bar
 
     with fetching_bar(name, say) as report:
         path = fetch_weights(name, settings.models_folder, environment=os.environ, report=report)

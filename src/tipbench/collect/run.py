@@ -50,7 +50,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Collected:
+class CollectedCell:
     """One cell that is safe on disk and on its way to MLflow."""
 
     cell: Cell
@@ -65,7 +65,7 @@ class Collected:
 
 
 @dataclass(frozen=True)
-class Store:
+class CellStore:
     """Where cells go."""
 
     tracking: Tracking
@@ -97,7 +97,9 @@ def plan_collect(
     )
 
 
-def collect_cells(plan: Plan, *, store: Store, engine_of: Callable[[Model], Engine]) -> Generator[Collected]:
+def collect_cells(
+    plan: Plan, *, store: CellStore, engine_of: Callable[[Model], Engine]
+) -> Generator[CollectedCell]:
     """Stores every missing cell, one by one. Stop it at any time: what it yielded is safe.
 
     Raises:
@@ -135,7 +137,7 @@ class Collecting:
         stored = self.tracking.ensure_experiment(experiment)
         plan = plan_collect(cells, tracking=self.tracking, experiment=stored, reuse_from=source)
         closed = plan.close_reason is not None
-        return Collection(plan, Store(self.tracking, stored, self.stamps, self.judge_kind, closed))
+        return Collection(plan, CellStore(self.tracking, stored, self.stamps, self.judge_kind, closed))
 
     def _find(self, experiment: str | None) -> Experiment | None:
         return self.tracking.find_experiment(experiment) if experiment else None
@@ -146,10 +148,10 @@ class Collection:
     """A collect that was begun."""
 
     plan: Plan
-    store: Store
+    store: CellStore
 
     @contextmanager
-    def generate(self, engine_of: Callable[[Model], Engine]) -> Generator[Iterator[Collected]]:
+    def generate(self, engine_of: Callable[[Model], Engine]) -> Generator[Iterator[CollectedCell]]:
         """The missing cells, one by one; whatever happens, the model is unloaded and what was made is sent.
 
         Raises:
@@ -196,7 +198,7 @@ def _estimate_cell(cell: Cell, stored: Iterable[StoredCell]) -> float:
     return 30.0 * cell.options.n_tips / tokens_per_second
 
 
-def _collect_model(cells: Sequence[Cell], *, engine: Engine, store: Store) -> Generator[Collected]:
+def _collect_model(cells: Sequence[Cell], *, engine: Engine, store: CellStore) -> Generator[CollectedCell]:
     with engine.load(cells[0].model) as loaded, PeakWatch() as watch:
         # Whoever held the engine before us may have made some of these cells.
         known = {c.facts.key for c in read_cells(store.tracking.read_runs(store.experiment)) if not c.retired}
@@ -217,7 +219,7 @@ def _collect_model(cells: Sequence[Cell], *, engine: Engine, store: Store) -> Ge
         store.tracking.settle(patience_seconds=HAND_OVER_SECONDS)
 
 
-def _generate_cell(cell: Cell, loaded: LoadedModel) -> Collected:
+def _generate_cell(cell: Cell, loaded: LoadedModel) -> CollectedCell:
     sampling = cell.options.sampling
     try:
         generation = loaded.generate(cell.text, sampling=sampling, seed=cell.seed)
@@ -225,7 +227,7 @@ def _generate_cell(cell: Cell, loaded: LoadedModel) -> Collected:
     except GenerationFailed as error:
         generation = Generation(text="", finish="stop", prompt_tokens=0, output_tokens=0, seconds=0.0)
         failure = error.message
-    return Collected(cell, _make_candidates(cell, generation, failure), generation)
+    return CollectedCell(cell, _make_candidates(cell, generation, failure), generation)
 
 
 def _make_candidates(cell: Cell, generation: Generation, failure: str) -> tuple[Candidate, ...]:
@@ -235,7 +237,7 @@ def _make_candidates(cell: Cell, generation: Generation, failure: str) -> tuple[
     return parse_candidates(generation.text, n_tips=n_tips, rubric=cell.pack.rubric)
 
 
-def _reuse_cell(cell: Cell, source: StoredCell, store: Store) -> Collected:
+def _reuse_cell(cell: Cell, source: StoredCell, store: CellStore) -> CollectedCell:
     metrics = source.run.metrics
     generation = Generation(
         text=store.tracking.read_artifact(source.run, "raw.txt"),
@@ -248,13 +250,13 @@ def _reuse_cell(cell: Cell, source: StoredCell, store: Store) -> Collected:
     candidates = _make_candidates(
         cell, generation, "" if generation.output_tokens else "failed where it came from"
     )
-    collected = Collected(cell, candidates, generation, reused=True)
+    collected = CollectedCell(cell, candidates, generation, reused=True)
     _store_cell(collected, store, measured={}, tags={"tipbench.reused_from": source.run.run_id})
     return collected
 
 
 def _store_cell(
-    collected: Collected, store: Store, *, measured: dict[str, float], tags: dict[str, str]
+    collected: CollectedCell, store: CellStore, *, measured: dict[str, float], tags: dict[str, str]
 ) -> None:
     cell, candidates = collected.cell, collected.candidates
     texts = [candidate.text for candidate in candidates if candidate.answered]
@@ -290,6 +292,6 @@ def _store_cell(
     store.tracking.submit(write.model_copy(update={"tags": write.tags | tags}))
 
 
-def _store_pack(pack: Pack, store: Store) -> None:
+def _store_pack(pack: Pack, store: CellStore) -> None:
     if find_pack_run(store.tracking.read_runs(store.experiment), pack.hash) is None:
         store.tracking.submit(pack_write(pack, write=blank_write(store.experiment, store.stamps)))

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
-from tipbench.bench.evidence import GivenVerdict
+from tipbench.bench.evidence import CountedVerdict
 from tipbench.bench.versions import MOST_CHARACTERS, MOST_VERSIONS, Proposal, Proposals, StoredVersion
 from tipbench.engines.protocol import Engine, FormModel
 from tipbench.errors import GenerationFailed, ModelRefused, TipbenchError, UsageError
@@ -63,7 +63,7 @@ Write a file of JSON, `versions.json`, with nothing but this:
 
 
 @dataclass(frozen=True)
-class Example:
+class BriefExample:
     """A candidate with its verdict and what the judge said."""
 
     scenario: Scenario
@@ -77,7 +77,7 @@ class Example:
 class Findings:
     """What the verdicts say about one arm. `unfilled` counts why slots stayed empty."""
 
-    worst: tuple[Example, ...]
+    worst: tuple[BriefExample, ...]
     verdicts: int
     slots: int
     unfilled: Mapping[str, int]
@@ -141,7 +141,7 @@ def read_findings(bench: Bench, cells: Sequence[StoredCell], *, pack: Pack) -> F
     lazy = [given for given in evidence.lazy if given.cell.run.run_id in ours and not given.verdict.failed]
     counted = lazy or [given for given in evidence.auto if given.cell.run.run_id in ours]
     reader = _Reader(bench, pack)
-    worst: dict[str, GivenVerdict] = {}
+    worst: dict[str, CountedVerdict] = {}
     for given in sorted(counted, key=reader.order):
         worst.setdefault(given.cell.facts.scenario_hash, given)
     unfilled = Counter(
@@ -166,14 +166,14 @@ class _Reader:
         self._bench, self._pack = bench, pack
         self._scenarios = {scenario.hash: scenario for scenario in pack.scenarios}
 
-    def order(self, given: GivenVerdict) -> tuple[float, str, int]:
+    def order(self, given: CountedVerdict) -> tuple[float, str, int]:
         """The worst first."""
         return self._composite(given), given.cell.facts.scenario, given.verdict.slot
 
-    def example(self, given: GivenVerdict) -> Example:
+    def example(self, given: CountedVerdict) -> BriefExample:
         verdict = given.verdict
         place = (given.cell.run.run_id, verdict.slot)
-        return Example(
+        return BriefExample(
             scenario=self._scenarios[given.cell.facts.scenario_hash],
             text=self._bench.candidates_of(given.cell)[verdict.slot].text,
             composite=self._composite(given),
@@ -182,7 +182,7 @@ class _Reader:
             reason=self._bench.reasons_of(given.sitting).get(place, ""),
         )
 
-    def _composite(self, given: GivenVerdict) -> float:
+    def _composite(self, given: CountedVerdict) -> float:
         return self._pack.rubric.composite(given.verdict.scores, given.verdict.flags)
 
 
@@ -200,7 +200,7 @@ def _say_standing(subject: Subject, found: Findings) -> str:
     return "\n".join(lines)
 
 
-def _show_example(n: int, example: Example, fence: Callable[[str], str]) -> str:
+def _show_example(n: int, example: BriefExample, fence: Callable[[str], str]) -> str:
     parts = ", ".join(f"{name} {value}" for name, value in example.parts.items())
     return "\n".join(
         [

@@ -28,9 +28,9 @@ from tipbench.judging.handout import SittingRequest, part_file, schema_file, see
 from tipbench.judging.service import Judging
 from tipbench.judging.sheet import Sheet, read_sheet
 from tipbench.judging.status import SittingLine
-from tipbench.promotion.gate import Asked
-from tipbench.promotion.gate_report import GateReport
+from tipbench.promotion.gate import GateQuestion
 from tipbench.promotion.promote import Outcome, Promoting
+from tipbench.promotion.rules import GateReport
 from tipbench.ranking.compare import compare_bench
 from tipbench.ranking.records import Report
 from tipbench.records import Prompt, content_hash
@@ -60,7 +60,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Desk:
+class LazyJudging:
     """Where lazy verdicts come from. Files are called after `sheet`, numbered where it is taken."""
 
     judging: Judging
@@ -156,7 +156,7 @@ ITEMS_AT_ONCE = 40
 
 
 @dataclass(frozen=True)
-class Hands:
+class BenchSteps:
     """What needs an engine: generating the cells of an experiment, and letting a model judge them."""
 
     collect: Callable[[Sequence[Cell], str], None]
@@ -168,8 +168,8 @@ class Deciding:
     """Experiments on their way to a decision."""
 
     promoting: Promoting
-    desk: Desk
-    hands: Hands
+    desk: LazyJudging
+    hands: BenchSteps
 
     def bench(self, cells: Sequence[Cell], experiment: str) -> tuple[str, ...]:
         """Generates what is missing, lets the model judge, takes in filled sheets; says what it took."""
@@ -180,7 +180,7 @@ class Deciding:
         self.hands.judge_auto(experiment)
         return self.desk.take_in(experiment)
 
-    def decide(self, asked: Asked, *, promote: bool) -> Stop:
+    def decide(self, asked: GateQuestion, *, promote: bool) -> Stop:
         """What the gate says, with the promotion if it is wanted; or what it waits for."""
         try:
             outcome = self._ask(asked, promote=promote)
@@ -197,12 +197,12 @@ class Deciding:
         stop = self.desk.ask(asked.experiment, SittingRequest(self.desk.judged_by, items=look.missing))
         return replace(stop, outcome=outcome)
 
-    def _ask(self, asked: Asked, *, promote: bool) -> Outcome:
+    def _ask(self, asked: GateQuestion, *, promote: bool) -> Outcome:
         if promote:
             return self.promoting.promote(asked)
         return Outcome(outcome="refused", gate=self.promoting.gate.ask(asked))
 
-    def _decide_first(self, asked: Asked) -> Stop:
+    def _decide_first(self, asked: GateQuestion) -> Stop:
         """Without a champion there is no gate: the leaderboard, and a person's word."""
         name = asked.experiment
         board = compare_bench(self.promoting.gate.read(name), "arm")
@@ -219,7 +219,7 @@ class Deciding:
         return Stop(0, said, board=board)
 
 
-def _say_next(outcome: Outcome, asked: Asked) -> tuple[str, ...]:
+def _say_next(outcome: Outcome, asked: GateQuestion) -> tuple[str, ...]:
     if outcome.outcome != "refused" or outcome.gate is None or outcome.gate.promoted is None:
         return ()
     challenger = f" --challenger {shlex.quote(asked.challenger)}" if asked.challenger else ""
@@ -344,7 +344,7 @@ class Improving:
             return Stop(3, (said,))
         experiment = confirming_experiment(order, winner)
         said = self.deciding.bench(order.cells([order.base, winner], order.confirming), experiment)
-        stop = self.deciding.decide(Asked(experiment, order.arm(winner)), promote=False)
+        stop = self.deciding.decide(GateQuestion(experiment, order.arm(winner)), promote=False)
         first = f"Confirming {winner.name} on {len(order.confirming)} other scenarios, in {experiment!r}."
         return stop.after(first, *said)
 

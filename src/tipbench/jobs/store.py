@@ -1,6 +1,7 @@
 """The queue of jobs. Alive is who holds the job's lock file, whatever its row or a process number says."""
 
 import json
+import re
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +10,9 @@ from pathlib import Path
 from tipbench.clock import Stamps
 from tipbench.errors import UsageError
 from tipbench.files import is_locked
-from tipbench.jobs.database import FILE_NAME, Database
-from tipbench.jobs.records import Job, Kind, NotThere, State, Step
-from tipbench.jobs.webhooks import WEBHOOK_TABLES, Outbox, Webhooks, parse_urls
+from tipbench.inert import make_inert
+from tipbench.jobs.records import FILE_NAME, Database, Job, Kind, NotThere, State, Step
+from tipbench.jobs.webhooks import WEBHOOK_TABLES, WebhookQueue, Webhooks, parse_urls
 from tipbench.settings import Settings
 
 JOB_TABLES = """
@@ -62,7 +63,7 @@ class JobStore:
 
     database: Database
     folder: Path
-    outbox: Outbox
+    outbox: WebhookQueue
 
     def folder_of(self, job_id: str) -> Path:
         """Where the job's log and lock are."""
@@ -283,4 +284,59 @@ def open_jobs(settings: Settings, stamps: Stamps, *, more_tables: str = "") -> J
         )
     database = Database(settings.home / FILE_NAME, JOB_TABLES + WEBHOOK_TABLES + more_tables)
     webhooks = Webhooks(urls, settings.webhook_secret or "")
-    return JobStore(database, settings.home / "jobs", Outbox(webhooks, stamps.now_ms, stamps.new_id))
+    return JobStore(database, settings.home / "jobs", WebhookQueue(webhooks, stamps.now_ms, stamps.new_id))
+
+
+# What a job printed: in pieces for whoever follows it, and how far it is.
+
+
+PIECE = 64 * 1024
+TAIL = 8 * 1024
+_COUNT = re.compile(rb"^\[(\d+)/(\d+)\]", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text from `start` on; ask with `end` for what comes next."""
+
+    text: str
+    start: int
+    end: int
+
+
+def read_piece(path: Path, start: int, *, limit: int = PIECE) -> Piece:
+    """Whole lines from this byte on, made inert; empty when there is nothing new."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, start))
+            data = file.read(limit)
+    except FileNotFoundError:
+        return Piece("", start, start)
+    whole = data.rfind(b"\n") + 1
+    # A line longer than a piece is cut: better than never to be shown.
+    data = data[:whole] if whole or len(data) < limit else data
+    return Piece(make_inert(data.decode("utf-8", "replace"), limit=2 * limit), start, start + len(data))
+
+
+def read_tail(path: Path, *, limit: int = TAIL) -> Piece:
+    """The last lines."""
+    size = path.stat().st_size if path.exists() else 0
+    return read_piece(path, max(0, size - limit), limit=limit)
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """So many of so many cells."""
+
+    done: int
+    of: int
+
+
+def read_progress(path: Path) -> JobProgress | None:
+    """How far its collect is by its last line that says so."""
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL))
+        counts = _COUNT.findall(file.read())
+    return JobProgress(int(counts[-1][0]), int(counts[-1][1])) if counts else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx2
 
-from tipbench.jobs.database import Database
+from tipbench.jobs.records import Database
 
 WEBHOOK_TABLES = """
 CREATE TABLE IF NOT EXISTS deliveries (
@@ -33,7 +33,7 @@ class Webhooks:
 
 
 @dataclass(frozen=True)
-class Outbox:
+class WebhookQueue:
     """Events on their way out."""
 
     webhooks: Webhooks

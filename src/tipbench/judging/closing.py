@@ -16,7 +16,7 @@ from tipbench.bench.sittings import (
     LEASE_MS,
     Answer,
     BlindKey,
-    Closed,
+    ClosedSitting,
     JudgeGrade,
     SittingState,
     StoredDrift,
@@ -38,7 +38,7 @@ from tipbench.tracking.runs import Run
 
 
 @dataclass(frozen=True)
-class Said:
+class SittingAnswers:
     """What a judge said in a sitting, and what it is measured by."""
 
     key: BlindKey
@@ -47,7 +47,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Examined:
+class SittingOutcome:
     """What the anchors say of a sitting, and what becomes of it."""
 
     state: SittingState
@@ -56,8 +56,8 @@ class Examined:
 
 
 def examine_sitting(
-    said: Said, *, blocks: tuple[int, ...], tier: Literal["lazy", "auto"], noise: Noise
-) -> Examined:
+    said: SittingAnswers, *, blocks: tuple[int, ...], tier: Literal["lazy", "auto"], noise: Noise
+) -> SittingOutcome:
     """The rule: no clock, no store. `blocks` are those that would count."""
     found = measure_drift(said, noise)
     grade = grade_judge(said.key, said.answers, said.pack) if tier == "auto" else None
@@ -70,7 +70,7 @@ def examine_sitting(
         state = "accepted"
     else:
         state = "refused" if found.refused else "accepted"
-    return Examined(state, found, grade)
+    return SittingOutcome(state, found, grade)
 
 
 def complete_blocks(
@@ -89,7 +89,7 @@ def complete_blocks(
     return tuple(sorted(blocks - open_blocks))
 
 
-def measure_drift(said: Said, noise: Noise) -> Drift:
+def measure_drift(said: SittingAnswers, noise: Noise) -> Drift:
     """How far the answers to the hidden anchors are off their references."""
     answers, rubric = said.answers, said.pack.rubric
     known = {anchor.id: anchor for anchor in said.pack.anchors}
@@ -130,12 +130,12 @@ def grade_judge(key: BlindKey, answers: Mapping[str, Answer], pack: Pack) -> Jud
 
 
 def close_sitting(
-    sitting: StoredSitting, said: Said, *, submissions: tuple[int, ...], noise: Noise, bench: Bench
-) -> tuple[Closed, SittingState]:
+    sitting: StoredSitting, said: SittingAnswers, *, submissions: tuple[int, ...], noise: Noise, bench: Bench
+) -> tuple[ClosedSitting, SittingState]:
     """The close in force, ours or the one that was there first, and what the rule says of the sitting."""
     tier = sitting.facts.tier
     blocks = complete_blocks(said.key, said.answers, tier=tier)
-    mine = Closed(submissions=submissions, blocks=blocks, judged_by=sitting.judged_by)
+    mine = ClosedSitting(submissions=submissions, blocks=blocks, judged_by=sitting.judged_by)
     closed = _claim_close(sitting, mine, bench)
     if closed != mine:
         said = replace(said, answers=bench.answers_of(sitting, closed.submissions))
@@ -146,14 +146,14 @@ def close_sitting(
 
 def supersede(sitting: StoredSitting, bench: Bench) -> bool:
     """Takes an exported sitting back that nobody began; False when somebody closed it meanwhile."""
-    mine = Closed()
+    mine = ClosedSitting()
     if _claim_close(sitting, mine, bench) != mine:
         return False
-    _finish_close(sitting.run.run_id, mine, Examined("superseded", drift([], [])), bench)
+    _finish_close(sitting.run.run_id, mine, SittingOutcome("superseded", drift([], [])), bench)
     return True
 
 
-def _claim_close(sitting: StoredSitting, mine: Closed, bench: Bench) -> Closed:
+def _claim_close(sitting: StoredSitting, mine: ClosedSitting, bench: Bench) -> ClosedSitting:
     """The close that stands: exactly one of all who try."""
     tracking, run_id = bench.tracking, sitting.run.run_id
     winner = sitting.claimed_close
@@ -165,10 +165,10 @@ def _claim_close(sitting: StoredSitting, mine: Closed, bench: Bench) -> Closed:
         winner = tracking.claim(run_id, "closed", close_hash(mine))
     if winner == close_hash(mine):
         return mine
-    return Closed.model_validate_json(tracking.read_artifact(sitting.run, closed_file(winner)))
+    return ClosedSitting.model_validate_json(tracking.read_artifact(sitting.run, closed_file(winner)))
 
 
-def _finish_close(run_id: str, closed: Closed, examined: Examined, bench: Bench) -> None:
+def _finish_close(run_id: str, closed: ClosedSitting, examined: SittingOutcome, bench: Bench) -> None:
     found, grade = examined.drift, examined.grade
     blank = bench.blank()
     stored = StoredDrift(
@@ -282,7 +282,7 @@ def _free_number(sitting: StoredSitting, changed: Verdicts, cells: Mapping[str, 
 
 
 @dataclass(frozen=True)
-class Applied:
+class AppliedSection:
     """What became of one section."""
 
     sitting: str
@@ -331,14 +331,16 @@ def check_sheet(path: Path, sheet: Sheet, *, bench: Bench, judged_by: str | None
     return filled
 
 
-def apply_sections(filled: Sequence[_Filled], *, bench: Bench, close: bool) -> Iterator[Applied]:
+def apply_sections(filled: Sequence[_Filled], *, bench: Bench, close: bool) -> Iterator[AppliedSection]:
     """Stores the answers section by section; what was yielded is stored."""
     runs, noise = bench.runs, bench.noise
     cells = {cell.run.run_id: cell for cell in read_cells(runs)}
     for each in filled:
         sitting = _sitting_of(each, runs=runs, bench=bench) if each.answers else _begun(each, runs)
         if sitting is None or (not each.answers and not close):
-            yield Applied(each.sitting.facts.token, each.judged_by, 0, len(each.key.items), "not begun")
+            yield AppliedSection(
+                each.sitting.facts.token, each.judged_by, 0, len(each.key.items), "not begun"
+            )
             continue
         # A cell that was deleted in MLflow since takes no verdict and holds up no other.
         key = _without_deleted(each.key, cells)
@@ -357,7 +359,7 @@ def close_all(sittings: Iterable[StoredSitting], bench: Bench) -> list[str]:
     still_open = [sitting for sitting in sittings if sitting.state == "open"]
     cells = {cell.run.run_id: cell for cell in read_cells(bench.runs)} if still_open else {}
     for sitting in still_open:
-        said = Said(
+        said = SittingAnswers(
             key=_without_deleted(bench.key_of(sitting), cells),
             pack=bench.pack_of(sitting.facts.pack_hash),
             answers=bench.answers_of(sitting),
@@ -380,7 +382,7 @@ def supersede_one(bench: Bench) -> bool:
     return any(supersede(sitting, bench) for sitting in untouched)
 
 
-def close_with_late(sitting: StoredSitting, bench: Bench) -> Closed:
+def close_with_late(sitting: StoredSitting, bench: Bench) -> ClosedSitting:
     """What would count of a closed sitting if its late answers counted too.
 
     Raises:
@@ -391,7 +393,7 @@ def close_with_late(sitting: StoredSitting, bench: Bench) -> Closed:
     cells = {cell.run.run_id: cell for cell in read_cells(bench.runs)}
     key = _without_deleted(bench.key_of(sitting), cells)
     answers = bench.answers_of(sitting)
-    return Closed(
+    return ClosedSitting(
         submissions=sitting.submissions,
         blocks=complete_blocks(key, answers, tier=sitting.facts.tier),
         judged_by=sitting.judged_by,
@@ -432,7 +434,7 @@ def load_sheet(path: Path, *, experiment: str | None) -> Sheet:
 
 def _apply_section(
     each: _Filled, *, cells: Mapping[str, StoredCell], noise: Noise, bench: Bench, close: bool
-) -> Applied:
+) -> AppliedSection:
     sitting, key = each.sitting, each.key
     previous = bench.answers_of(sitting)
     answers = {**previous, **each.answers}
@@ -448,14 +450,14 @@ def _apply_section(
     else:
         outcome = "open"
     if (complete or close or sitting.claimed_close) and sitting.state == "open":
-        said = Said(key, each.pack, answers)
+        said = SittingAnswers(key, each.pack, answers)
         closed, state = close_sitting(sitting, said, submissions=submissions, noise=noise, bench=bench)
         if outcome == "open":
             outcome = _outcome_of_close(closed, state, submissions)
-    return Applied(sitting.facts.token, each.judged_by, len(answers), len(key.items), outcome)
+    return AppliedSection(sitting.facts.token, each.judged_by, len(answers), len(key.items), outcome)
 
 
-def _outcome_of_close(closed: Closed, state: SittingState, submissions: tuple[int, ...]) -> str:
+def _outcome_of_close(closed: ClosedSitting, state: SittingState, submissions: tuple[int, ...]) -> str:
     if not closed.blocks:
         return "closed without a complete block"
     if set(closed.submissions) != set(submissions):

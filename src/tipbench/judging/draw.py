@@ -9,7 +9,7 @@ from random import Random
 from statistics import median
 
 from tipbench.bench.cells import StoredCell
-from tipbench.bench.evidence import Evidence, GivenVerdict
+from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.scores import find_levels, make_scores
 from tipbench.errors import JudgedEnough, UsageError
 from tipbench.records import ANSWERED, Record, Rubric
@@ -340,9 +340,9 @@ class FlaggedPair(Record):
     """auto − lazy − bias."""
 
 
-def read_checked(evidence: Evidence) -> list[tuple[GivenVerdict, GivenVerdict | None]]:
+def read_checked(evidence: Evidence) -> list[tuple[CountedVerdict, CountedVerdict | None]]:
     """Every automatic verdict with the earliest lazy one: of a block, else of a spot check or second look."""
-    lazy: dict[Place, GivenVerdict] = {}
+    lazy: dict[Place, CountedVerdict] = {}
     for given in (*evidence.lazy, *evidence.doubles):
         if given.sitting.facts.tier == "lazy" and not given.verdict.failed:
             lazy.setdefault(_place(given), given)
@@ -425,7 +425,7 @@ def _second_pass(
 ) -> dict[tuple[Hashable, Hashable, Hashable], float]:
     """What another automatic judge said, brought to the level of the first: only contradictions are left."""
     first = {score.candidate: score.auto or 0.0 for score in scores}
-    again: dict[Place, GivenVerdict] = {}
+    again: dict[Place, CountedVerdict] = {}
     for given in evidence.doubles:
         if given.sitting.facts.tier == "auto" and _place(given) in first:
             again.setdefault(_place(given), given)
@@ -439,7 +439,7 @@ def _second_pass(
     }
 
 
-def _score(auto: GivenVerdict, lazy: GivenVerdict | None, rubric_of: RubricOf) -> Score:
+def _score(auto: CountedVerdict, lazy: CountedVerdict | None, rubric_of: RubricOf) -> Score:
     facts = auto.cell.facts
     return Score(
         arm=facts.arm,
@@ -450,9 +450,9 @@ def _score(auto: GivenVerdict, lazy: GivenVerdict | None, rubric_of: RubricOf) -
     )
 
 
-def _composite(given: GivenVerdict, rubric_of: RubricOf) -> float:
+def _composite(given: CountedVerdict, rubric_of: RubricOf) -> float:
     return rubric_of(given.cell).composite(given.verdict.scores, given.verdict.flags)
 
 
-def _place(given: GivenVerdict) -> Place:
+def _place(given: CountedVerdict) -> Place:
     return given.cell.run.run_id, given.verdict.slot

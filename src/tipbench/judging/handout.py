@@ -28,14 +28,22 @@ from tipbench.judging.draw import (
     find_late,
     split_sections,
 )
-from tipbench.judging.sheet import Desk, Section, Sheet, Sitting, build_sitting, sheet_rubric, sheet_schema
+from tipbench.judging.sheet import (
+    Section,
+    Sheet,
+    Sitting,
+    SittingMaterial,
+    build_sitting,
+    sheet_rubric,
+    sheet_schema,
+)
 from tipbench.records import LAZY_KINDS, Anchor, Drawn, content_hash
 from tipbench.tracking.runs import Experiment
 
 # What sittings over an experiment are built from.
 
 
-def make_desk(bench: Bench) -> Desk:
+def make_desk(bench: Bench) -> SittingMaterial:
     """What sittings over these cells are built from; the cells were checked to share one rubric."""
     packs = [bench.pack_of(h) for h in dict.fromkeys(cell.facts.pack_hash for cell in bench.evidence.cells)]
     scenarios = {scenario.hash: scenario for pack in packs for scenario in pack.scenarios}
@@ -44,7 +52,7 @@ def make_desk(bench: Bench) -> Desk:
         hash_of = {scenario.id: scenario.hash for scenario in pack.scenarios}
         for anchor in pack.anchors:
             anchors[anchor.id] = anchor.model_copy(update={"scenario": hash_of[anchor.scenario]})
-    return Desk(
+    return SittingMaterial(
         rubric=packs[-1].rubric,
         scenarios=scenarios,
         anchors=tuple(anchors.values()),
@@ -213,7 +221,7 @@ def _slots_of(bench: Bench, judged_by: str) -> dict[str, set[int]]:
 def make_sittings(
     sections: Sequence[Sequence[Block]],
     *,
-    desk: Desk,
+    desk: SittingMaterial,
     bench: Bench,
     judged_by: str,
     seeds: Callable[[], int],

@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from tipbench.bench.agreement import (
-    Said,
+from tipbench.bench.bench import Bench
+from tipbench.bench.scores import (
+    JudgedVerdict,
     find_pairs,
     list_verdicts,
     mark_sitting,
     measure_agreement,
     sort_by_judge,
 )
-from tipbench.bench.bench import Bench
 from tipbench.bench.sittings import StoredSitting
 from tipbench.judging.draw import Disagreement, FlaggedPair, add_spread, measure_disagreement
 from tipbench.judging.status import SittingLine, sitting_line
@@ -89,7 +89,7 @@ def read_judges(benches: Iterable[Bench], *, now_ms: int, threshold: float | Non
     ]
     lines.sort(key=lambda each: (each.closed_ms or now_ms, each.line.sitting))
     given = sort_by_judge(
-        (each, Said(each, bench.rubric_of(each.cell)))
+        (each, JudgedVerdict(each, bench.rubric_of(each.cell)))
         for bench in benches
         for each in list_verdicts(bench.evidence)
     )
@@ -124,7 +124,7 @@ def _noise_line(bench: Bench) -> NoiseLine:
     )
 
 
-def _compare(judges: tuple[str, str], both: Sequence[tuple[Said, Said]]) -> JudgePair:
+def _compare(judges: tuple[str, str], both: Sequence[tuple[JudgedVerdict, JudgedVerdict]]) -> JudgePair:
     found = measure_agreement(both)
     return JudgePair(
         judges=judges,
@@ -141,15 +141,17 @@ def _compare(judges: tuple[str, str], both: Sequence[tuple[Said, Said]]) -> Judg
     )
 
 
-def _sort_by_rubric(both: Sequence[tuple[Said, Said]]) -> Iterable[Sequence[tuple[Said, Said]]]:
+def _sort_by_rubric(
+    both: Sequence[tuple[JudgedVerdict, JudgedVerdict]],
+) -> Iterable[Sequence[tuple[JudgedVerdict, JudgedVerdict]]]:
     """What was said of one candidate was said under one rubric; other experiments may have others."""
-    found: dict[str, list[tuple[Said, Said]]] = {}
+    found: dict[str, list[tuple[JudgedVerdict, JudgedVerdict]]] = {}
     for pair in both:
         found.setdefault(pair[0].rubric.hash, []).append(pair)
     return found.values()
 
 
-def _scale_alphas(both: Sequence[tuple[Said, Said]]) -> dict[str, float]:
+def _scale_alphas(both: Sequence[tuple[JudgedVerdict, JudgedVerdict]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for scale in both[0][0].rubric.scales:
         ratings = [[said.given.verdict.scores[scale.name] for said in pair] for pair in both]

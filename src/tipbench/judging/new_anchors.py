@@ -27,7 +27,7 @@ AGREE_WITHIN = 1.0
 
 
 @dataclass(frozen=True)
-class Agreed:
+class AgreedCandidate:
     """A candidate on which judges agree, with the verdict of each of them."""
 
     cell: StoredCell
@@ -52,7 +52,7 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Proposal:
+class AnchorProposal:
     """What would be added to the pack. `grown` is the pack with it."""
 
     pack: Pack
@@ -61,7 +61,7 @@ class Proposal:
     refused: tuple[Refused, ...]
 
 
-def propose_anchors(bench: Bench, pack: Pack, *, experiment: str) -> Proposal:
+def propose_anchors(bench: Bench, pack: Pack, *, experiment: str) -> AnchorProposal:
     """The candidates of the experiment that can be anchors of this pack; only reads.
 
     Raises:
@@ -82,10 +82,10 @@ def propose_anchors(bench: Bench, pack: Pack, *, experiment: str) -> Proposal:
             else:
                 known.add(_plain(text))
                 new.append(_make_anchor(text, each, pack, experiment=experiment))
-    return Proposal(pack, _grow(pack, new), tuple(new), tuple(refused))
+    return AnchorProposal(pack, _grow(pack, new), tuple(new), tuple(refused))
 
 
-def write_anchors(folder: Path, proposal: Proposal) -> None:
+def write_anchors(folder: Path, proposal: AnchorProposal) -> None:
     """Puts the grown anchors.jsonl in the folder, in one step.
 
     Raises:
@@ -98,19 +98,19 @@ def write_anchors(folder: Path, proposal: Proposal) -> None:
         raise PackError(f"cannot write {str(file)!r}: {error.strerror}") from error
 
 
-def find_agreed(evidence: Evidence, bench: Bench) -> list[Agreed]:
+def find_agreed(evidence: Evidence, bench: Bench) -> list[AgreedCandidate]:
     """Candidates with verdicts of at least three judges, all of them within a point; the earliest of each."""
     said: dict[tuple[str, int], dict[str, Verdict]] = {}
     for given in (*evidence.lazy, *evidence.doubles):
         if given.sitting.facts.tier == "lazy" and not given.verdict.failed:
             place = (given.cell.run.run_id, given.verdict.slot)
             said.setdefault(place, {}).setdefault(given.sitting.judged_by, given.verdict)
-    found: list[Agreed] = []
+    found: list[AgreedCandidate] = []
     for cell in evidence.cells:
         for slot in cell.answered_slots:
             verdicts = said.get((cell.run.run_id, slot), {})
             if len(verdicts) >= ENOUGH_JUDGES and _agree(verdicts.values(), cell, bench):
-                found.append(Agreed(cell, slot, verdicts))
+                found.append(AgreedCandidate(cell, slot, verdicts))
     return found
 
 
@@ -120,7 +120,7 @@ def _agree(verdicts: Iterable[Verdict], cell: StoredCell, bench: Bench) -> bool:
     return max(composites) - min(composites) <= AGREE_WITHIN
 
 
-def _check_rubric(agreed: Iterable[Agreed], pack: Pack, *, experiment: str) -> None:
+def _check_rubric(agreed: Iterable[AgreedCandidate], pack: Pack, *, experiment: str) -> None:
     if any(each.cell.facts.rubric_hash != pack.rubric.hash for each in agreed):
         raise UsageError(
             f"experiment {experiment!r} was judged by another rubric than {pack.rubric.name!r} of this pack",
@@ -128,7 +128,7 @@ def _check_rubric(agreed: Iterable[Agreed], pack: Pack, *, experiment: str) -> N
         )
 
 
-def _why_not(text: str, each: Agreed, pack: Pack, *, known: set[str], models: Iterable[str]) -> str:
+def _why_not(text: str, each: AgreedCandidate, pack: Pack, *, known: set[str], models: Iterable[str]) -> str:
     """Why this candidate is no anchor; empty when it is one."""
     flags = compute_flags(text, pack.rubric)
     if _scenario_of(each, pack) is None:
@@ -144,7 +144,7 @@ def _why_not(text: str, each: Agreed, pack: Pack, *, known: set[str], models: It
     return ""
 
 
-def _make_anchor(text: str, each: Agreed, pack: Pack, *, experiment: str) -> NewAnchor:
+def _make_anchor(text: str, each: AgreedCandidate, pack: Pack, *, experiment: str) -> NewAnchor:
     scenario = _scenario_of(each, pack) or ""
     verdicts = each.verdicts.values()
     # Between two points the lower one, as rubrics say.
@@ -162,7 +162,7 @@ def _make_anchor(text: str, each: Agreed, pack: Pack, *, experiment: str) -> New
     return NewAnchor(anchor, tuple(sorted(each.verdicts)))
 
 
-def _scenario_of(each: Agreed, pack: Pack) -> str | None:
+def _scenario_of(each: AgreedCandidate, pack: Pack) -> str | None:
     """The pack's own name of the scenario with this content."""
     facts = each.cell.facts
     return next((scenario.id for scenario in pack.scenarios if scenario.hash == facts.scenario_hash), None)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from tipbench.bench.agreement import list_verdicts
 from tipbench.bench.bench import Bench, open_bench
 from tipbench.bench.cells import read_cells
 from tipbench.bench.evidence import check_contents
 from tipbench.bench.plans import fix_plan, mark_doubtful
+from tipbench.bench.scores import list_verdicts
 from tipbench.bench.sittings import (
     Answer,
     BlindKey,
@@ -34,7 +34,7 @@ from tipbench.errors import (
 )
 from tipbench.files import hold_lock
 from tipbench.judging.closing import (
-    Applied,
+    AppliedSection,
     apply_sections,
     check_sheet,
     close_all,
@@ -67,11 +67,11 @@ from tipbench.tracking import Tracking
 
 
 @dataclass(frozen=True)
-class Taken:
+class AppliedSheet:
     """What became of an applied sheet."""
 
     experiment: str
-    sections: tuple[Applied, ...]
+    sections: tuple[AppliedSection, ...]
     status: Status
 
 
@@ -128,7 +128,9 @@ class Judging:
             return request
         return replace(request, champion=champion)
 
-    def take_in(self, path: Path, *, experiment: str | None, judged_by: str | None, close: bool) -> Taken:
+    def take_in(
+        self, path: Path, *, experiment: str | None, judged_by: str | None, close: bool
+    ) -> AppliedSheet:
         """Checks the whole sheet, stores its answers, closes what is complete, brings the views up to date.
 
         Raises:
@@ -150,7 +152,7 @@ class Judging:
             if close_expired(bench):
                 bench = bench.again(fresh=True)
             refresh_views(bench)
-        return Taken(sheet.experiment, sections, read_status(bench, experiment=sheet.experiment))
+        return AppliedSheet(sheet.experiment, sections, read_status(bench, experiment=sheet.experiment))
 
     def end(self, reason: str, *, experiment: str) -> None:
         """Ends judging: open sittings are closed, what is not judged stays so."""

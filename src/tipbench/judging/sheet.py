@@ -91,7 +91,7 @@ class Sitting:
 
 
 @dataclass(frozen=True)
-class Desk:
+class SittingMaterial:
     """What a sitting is built from. Scenarios are known by their content hash, also those of anchors."""
 
     rubric: Rubric
@@ -114,7 +114,9 @@ class _Shown:
     anchor: str = ""
 
 
-def build_sitting(blocks: Sequence[Block], *, desk: Desk, seen: Set[str], order_seed: int) -> Sitting:
+def build_sitting(
+    blocks: Sequence[Block], *, desk: SittingMaterial, seen: Set[str], order_seed: int
+) -> Sitting:
     """A blind sitting over these blocks; `seen` are the anchors this judge met lately."""
     rng = random.Random(order_seed)
     shown = [
@@ -193,7 +195,7 @@ def _whole_number(minimum: int, maximum: int) -> dict[str, object]:
     return {"type": "integer", "minimum": minimum, "maximum": maximum}
 
 
-def _show_member(member: Member, block: int, desk: Desk) -> _Shown:
+def _show_member(member: Member, block: int, desk: SittingMaterial) -> _Shown:
     candidate = desk.candidate_of(member)
     facts = member.cell.facts
     return _Shown(
@@ -206,12 +208,14 @@ def _show_member(member: Member, block: int, desk: Desk) -> _Shown:
     )
 
 
-def _shown_text(text: str, desk: Desk) -> str:
+def _shown_text(text: str, desk: SittingMaterial) -> str:
     """The same in the file, over MCP and at the terminal: inert, and without the name of its model."""
     return mask_names(make_inert(text), desk.models)
 
 
-def _label_scenarios(shown: Sequence[_Shown], desk: Desk, rng: random.Random) -> dict[str, SheetScenario]:
+def _label_scenarios(
+    shown: Sequence[_Shown], desk: SittingMaterial, rng: random.Random
+) -> dict[str, SheetScenario]:
     hashes = sorted({item.scenario for item in shown})
     rng.shuffle(hashes)
     return {

@@ -26,8 +26,8 @@ from tipbench.inert import make_inert
 from tipbench.judging.handout import SittingRequest, seed_source
 from tipbench.judging.service import Judging, LiveJudging, LiveSitting
 from tipbench.judging.wire import (
-    ExperimentLine,
-    Experiments,
+    ExperimentsToJudge,
+    ExperimentToJudge,
     GivenAnswers,
     NextItems,
     Progress,
@@ -90,11 +90,11 @@ class JudgeTools:
         self._opened = ExitStack()
         self._judging: Judging | None = None
 
-    def list_experiments(self) -> Experiments:
+    def list_experiments(self) -> ExperimentsToJudge:
         """Every experiment with what waits for a judge in it."""
         with self._lock:
             judging = self._door()
-            lines: list[ExperimentLine] = []
+            lines: list[ExperimentToJudge] = []
             unreadable: list[str] = []
             for experiment in judging.tracking.list_experiments():
                 try:
@@ -105,7 +105,7 @@ class JudgeTools:
                     unreadable.append(experiment.name)
                     continue
                 lines += [show_experiment(status)] if status.cells else []
-            return Experiments(
+            return ExperimentsToJudge(
                 judged_by=self._judged_by,
                 default_experiment=self._experiment,
                 experiments=tuple(lines),

@@ -22,7 +22,7 @@ Values = dict[str, str | tuple[str, ...]]
 MAX_PROBLEMS = 50
 
 
-class ExperimentLine(Record):
+class ExperimentToJudge(Record):
     """An experiment and what waits in it for a judge, items that are with another judge included."""
 
     experiment: str
@@ -32,12 +32,12 @@ class ExperimentLine(Record):
     judging_closed: bool
 
 
-class Experiments(Record):
+class ExperimentsToJudge(Record):
     """All experiments, and which one is meant when none is named."""
 
     judged_by: str
     default_experiment: str
-    experiments: tuple[ExperimentLine, ...]
+    experiments: tuple[ExperimentToJudge, ...]
     unreadable: tuple[str, ...]
 
 
@@ -147,9 +147,9 @@ def _make_answer(given: GivenAnswer, item: SheetItem | None, sitting: LiveSittin
     )
 
 
-def show_experiment(status: Status) -> ExperimentLine:
+def show_experiment(status: Status) -> ExperimentToJudge:
     """An experiment without anything that tells who wrote what."""
-    return ExperimentLine(
+    return ExperimentToJudge(
         experiment=status.experiment,
         candidates=status.candidates,
         judged=status.judged,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import Field, ValidationError
 
 from tipbench.inert import clean_line
-from tipbench.pack.check import NAME, Findings, StrictLine, read_lines
+from tipbench.pack.check import NAME, PackFindings, StrictLine, read_lines
 from tipbench.records import Anchor, Rubric, Scenario
 
 FILE = "anchors.jsonl"
@@ -79,7 +79,7 @@ def _reference_of(entry: AnchorLine) -> Reference:
 
 
 def read_anchors(
-    text: str, *, scenarios: Sequence[Scenario], rubric: Rubric | None, found: Findings
+    text: str, *, scenarios: Sequence[Scenario], rubric: Rubric | None, found: PackFindings
 ) -> tuple[Anchor, ...]:
     """All anchors, in the order of the file."""
     anchors: dict[str, Anchor] = {}

@@ -31,7 +31,7 @@ class Mistake:
 
 
 @dataclass
-class Findings:
+class PackFindings:
     """Mistakes make a pack unusable; remarks do not."""
 
     mistakes: list[Mistake] = field(default_factory=list[Mistake])
@@ -80,7 +80,7 @@ def explain(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], str
 
 
 def read_lines(
-    file: str, text: str, kind: type[_AnyModel], *, found: Findings
+    file: str, text: str, kind: type[_AnyModel], *, found: PackFindings
 ) -> Iterator[tuple[int, _AnyModel]]:
     """The records of a .jsonl file with their line numbers; blank lines and `#` lines are skipped."""
     for number, line in enumerate(text.split("\n"), start=1):
@@ -109,7 +109,7 @@ def _refuse_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return dict(pairs)
 
 
-def read_scenarios(text: str, found: Findings) -> tuple[Scenario, ...]:
+def read_scenarios(text: str, found: PackFindings) -> tuple[Scenario, ...]:
     """All scenarios, in the order of the file."""
     file = "scenarios.jsonl"
     scenarios: dict[str, Scenario] = {}
@@ -144,7 +144,7 @@ def _value_mistakes(values: Mapping[str, str | tuple[str, ...]]) -> Iterator[str
 
 
 def read_prompts(
-    files: Mapping[str, str], scenarios: Sequence[Scenario], found: Findings
+    files: Mapping[str, str], scenarios: Sequence[Scenario], found: PackFindings
 ) -> tuple[Prompt, ...]:
     """All prompt versions, by name."""
     prompts: list[Prompt] = []

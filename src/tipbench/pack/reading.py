@@ -1,20 +1,175 @@
 """A folder of data → a Pack; its prompts rendered, its scenarios chosen."""
 
 import re
+import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files as package_files
 from importlib.resources.abc import Traversable
 from math import ceil
 from pathlib import Path
 
+from pydantic import Field, ValidationError
+
 from tipbench.errors import PackError, UsageError
 from tipbench.files import write_whole
 from tipbench.pack.anchors import FILE as ANCHORS
 from tipbench.pack.anchors import read_anchors, seal_lines
-from tipbench.pack.check import PLACEHOLDER, Findings, read_prompts, read_scenarios
-from tipbench.pack.manifest import make_rubric, read_manifest
-from tipbench.records import Pack, Prompt, Scenario
+from tipbench.pack.check import (
+    NAME,
+    PLACEHOLDER,
+    PackFindings,
+    StrictLine,
+    explain,
+    read_prompts,
+    read_scenarios,
+)
+from tipbench.records import SCHEMA, Flag, FlagRule, Pack, Prompt, Record, Rubric, Scale, Scenario
+
+# pack.toml and rubric.md → the rubric, with every mistake on the way by file and line.
+
+
+_METRIC = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_RESERVED = frozenset(
+    [
+        "answered",
+        "comment",
+        "composite",
+        "diversity",
+        "failed",
+        "id",
+        "latency_seconds",
+        "load_seconds",
+        "output_tokens",
+        "peak_memory_mib",
+        "peak_resident_models",
+        "prompt_tokens",
+        "reason",
+        "text",
+        "tokens_per_second",
+        "touched",
+    ]
+)
+"""Names of our own metrics and fields."""
+
+
+class ScaleEntry(StrictLine):
+    """`[scales.NAME]` of pack.toml."""
+
+    minimum: int = 1
+    maximum: int = 5
+    weight: float = Field(default=1.0, allow_inf_nan=False)
+
+
+class FlagEntry(Record):
+    """`[flags.NAME]` of pack.toml."""
+
+    weight: float = Field(strict=True, allow_inf_nan=False)
+    rule: FlagRule
+
+
+class Manifest(Record):
+    """pack.toml."""
+
+    name: str = Field(pattern=NAME)
+    rubric: str = Field(pattern=NAME)
+    max_tokens: int = Field(strict=True, ge=1, le=32_768)
+    diversity_request: str = Field(min_length=1)
+    scales: dict[str, ScaleEntry] = Field(min_length=1)
+    flags: dict[str, FlagEntry] = Field(default_factory=dict[str, FlagEntry])
+
+
+def toml_line(text: str, path: Sequence[str | int]) -> int:
+    """The line of pack.toml where the value at this path stands, or else its nearest parent."""
+    keys = [part for part in path if isinstance(part, str)]
+    lines: dict[str, int] = {}
+    section = ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        header = re.match(r"\s*\[+([^\]]+)\]", line)
+        key = re.match(r'\s*"?([\w.-]+)"?\s*=', line)
+        if header:
+            section = header[1].replace('"', "").strip() + "."
+            lines.setdefault(section, number)
+        elif key:
+            lines.setdefault(f"{section}{key[1]}.", number)
+    for depth in range(len(keys), 0, -1):
+        number = lines.get(".".join(keys[:depth]) + ".")
+        if number:
+            return number
+    return 1
+
+
+def read_manifest(text: str, found: PackFindings) -> Manifest | None:
+    """pack.toml, or None when it cannot be read."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"at line (\d+)", str(error))
+        found.mistake("pack.toml", int(place[1]) if place else text.count("\n") + 1, f"not TOML: {error}")
+        return None
+    schema = content.pop("schema", None)
+    if schema != SCHEMA:
+        newer = isinstance(schema, int) and schema > SCHEMA
+        todo = "it needs a newer tipbench, update" if newer else f"write `schema = {SCHEMA}`"
+        found.mistake("pack.toml", toml_line(text, ["schema"]), f"schema is {schema!r}: {todo}")
+    try:
+        manifest = Manifest.model_validate(content)
+    except ValidationError as error:
+        for place, what in explain(error):
+            found.mistake("pack.toml", toml_line(text, place), what)
+        return None
+    for place, what in _manifest_mistakes(manifest):
+        found.mistake("pack.toml", toml_line(text, place), what)
+    return manifest
+
+
+def _manifest_mistakes(manifest: Manifest) -> Iterator[tuple[list[str], str]]:
+    for kind, names in (("scales", manifest.scales), ("flags", manifest.flags)):
+        for name in names:
+            taken = _RESERVED.union(manifest.scales if kind == "flags" else ())
+            for what in _name_mistakes(name, taken):
+                yield [kind, name], what
+    for name, scale in manifest.scales.items():
+        if scale.minimum >= scale.maximum:
+            what = f"minimum {scale.minimum} is not below maximum {scale.maximum}: widen the scale"
+            yield ["scales", name, "minimum"], what
+    for name, flag in manifest.flags.items():
+        for what in _rule_mistakes(flag.rule):
+            yield ["flags", name, "rule"], what
+
+
+def _name_mistakes(name: str, taken: frozenset[str]) -> Iterator[str]:
+    if not _METRIC.fullmatch(name):
+        yield f"name {name!r}: use small letters, digits and '_', starting with a letter, at most 40"
+    if name in taken:
+        yield f"name {name!r} is taken: choose another"
+
+
+def _rule_mistakes(rule: FlagRule) -> Iterator[str]:
+    if rule == FlagRule():
+        yield "the rule is empty: give min_words, max_words, max_sentences, must_match or must_not_match"
+    for pattern in (*rule.must_match, *rule.must_not_match):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            yield f"{pattern!r} is no regular expression ({error}): correct it"
+
+
+def make_rubric(manifest: Manifest, text: str, found: PackFindings) -> Rubric:
+    """The rubric; its text must speak of every scale and flag."""
+    if not text.strip():
+        found.mistake("rubric.md", 1, "is empty: say what each score means")
+    else:
+        for name in (*manifest.scales, *manifest.flags):
+            if name not in text:
+                found.mistake("rubric.md", 1, f"never mentions {name!r}: say what it means")
+    return Rubric(
+        name=manifest.rubric,
+        text=text,
+        scales=tuple(Scale(name=name, **dict(entry)) for name, entry in manifest.scales.items()),
+        flags=tuple(Flag(name=name, weight=e.weight, rule=e.rule) for name, e in manifest.flags.items()),
+    )
+
 
 REQUIRED = ("pack.toml", "rubric.md", "scenarios.jsonl")
 TIPS_PER_BUDGET = 5
@@ -49,11 +204,11 @@ def builtin_pack(name: str = "tip") -> Pack:
     return _sound(pack, found, name=name)
 
 
-def check_folder(folder: Traversable) -> tuple[Pack | None, Findings]:
+def check_folder(folder: Traversable) -> tuple[Pack | None, PackFindings]:
     """The pack in this folder if it is sound, and all mistakes and remarks."""
     if not folder.is_dir():
         raise PackError(f"no folder {str(folder)!r}", hint="Start a pack with: tipbench pack new DIR")
-    unreadable = Findings()
+    unreadable = PackFindings()
     files = _read_texts(folder, unreadable)
     pack, found = examine(files)
     broken = {mistake.file for mistake in unreadable.mistakes}
@@ -62,9 +217,9 @@ def check_folder(folder: Traversable) -> tuple[Pack | None, Findings]:
     return (None if found.mistakes else pack), found
 
 
-def examine(files: Mapping[str, str]) -> tuple[Pack | None, Findings]:
+def examine(files: Mapping[str, str]) -> tuple[Pack | None, PackFindings]:
     """The pack made of these texts if it is sound, and all mistakes and remarks."""
-    found = Findings()
+    found = PackFindings()
     for file in REQUIRED:
         if file not in files:
             found.mistake(file, 1, "there is no such file: write it")
@@ -91,7 +246,7 @@ def examine(files: Mapping[str, str]) -> tuple[Pack | None, Findings]:
     return pack, found
 
 
-def _sound(pack: Pack | None, found: Findings, *, name: str) -> Pack:
+def _sound(pack: Pack | None, found: PackFindings, *, name: str) -> Pack:
     if pack is None:
         count = len(found.mistakes)
         listed = "\n".join(str(mistake) for mistake in found.mistakes)
@@ -100,7 +255,7 @@ def _sound(pack: Pack | None, found: Findings, *, name: str) -> Pack:
     return pack
 
 
-def _read_texts(folder: Traversable, found: Findings) -> dict[str, str]:
+def _read_texts(folder: Traversable, found: PackFindings) -> dict[str, str]:
     names = [name for name in (*REQUIRED, ANCHORS) if (folder / name).is_file()]
     prompts = folder / "prompts"
     if prompts.is_dir():
@@ -109,7 +264,7 @@ def _read_texts(folder: Traversable, found: Findings) -> dict[str, str]:
     return {name: _read_text(folder.joinpath(*name.split("/")), name, found) for name in names}
 
 
-def _read_text(file: Traversable, name: str, found: Findings) -> str:
+def _read_text(file: Traversable, name: str, found: PackFindings) -> str:
     try:
         return file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -182,7 +337,7 @@ def start_pack(folder: Path) -> list[str]:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{str(folder)!r} is not an empty folder", hint="Name a new folder")
-    texts = _read_texts(package_files("tipbench") / "packs" / "starter", Findings())
+    texts = _read_texts(package_files("tipbench") / "packs" / "starter", PackFindings())
     name = re.sub(r"[^a-z0-9._-]+", "-", folder.resolve().name.lower()).strip("-._")[:64] or "headlines"
     texts["pack.toml"] = texts["pack.toml"].replace('name = "headlines"', f'name = "{name}"', 1)
     try:

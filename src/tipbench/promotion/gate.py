@@ -29,8 +29,7 @@ from tipbench.bench.plans import (
 from tipbench.bench.scores import find_levels, make_scores
 from tipbench.clock import Stamps
 from tipbench.errors import MixedContents, NoChampion, TrackingError, UsageError
-from tipbench.promotion.gate_report import GatePreview, GateReport, NextLook
-from tipbench.promotion.rules import compute_look, examine_today, freeze
+from tipbench.promotion.rules import GatePreview, GateReport, NextLook, compute_look, examine_today, freeze
 from tipbench.promotion.succession import find_registered, settle, version_of
 from tipbench.records import Options
 from tipbench.settings import GateSettings
@@ -230,7 +229,7 @@ def _waiting_by_scenario(bench: Bench) -> Counter[str]:
 
 
 @dataclass(frozen=True)
-class Taken:
+class SpentLook:
     """A look that was claimed, and what it said; None when nobody finished it.
 
     `doubtful` are sittings of its frozen list that were refused since.
@@ -247,16 +246,16 @@ class Taken:
         return self.result.by_arm.get(challenger)
 
 
-def read_taken(tracking: Tracking, plan: StoredPlan, evidence: Evidence) -> dict[int, Taken]:
+def read_taken(tracking: Tracking, plan: StoredPlan, evidence: Evidence) -> dict[int, SpentLook]:
     """Every look of the plan that was claimed, deleted ones too."""
     runs = {look: tracking.read_run(run_id) for look, run_id in plan.taken.items()}
     return {
-        look: Taken(run, read_result(tracking, run), find_doubts(tracking, run, evidence))
+        look: SpentLook(run, read_result(tracking, run), find_doubts(tracking, run, evidence))
         for look, run in runs.items()
     }
 
 
-def find_passed(taken: Mapping[int, Taken], challenger: str | None) -> Taken | None:
+def find_passed(taken: Mapping[int, SpentLook], challenger: str | None) -> SpentLook | None:
     """The look that let the arm pass, if nothing it rests on became doubtful: who passed once has passed."""
     for each in taken.values():
         found = each.says(challenger)
@@ -280,7 +279,7 @@ def _read_last_look(bench: Bench) -> LookResult | None:
 
 
 @dataclass(frozen=True)
-class Asked:
+class GateQuestion:
     """What somebody wants to know. `challenger` narrows the question to one arm."""
 
     experiment: str
@@ -296,7 +295,7 @@ class Gate:
     stamps: Stamps
     settings: GateSettings
 
-    def ask(self, asked: Asked, *, bench: Bench | None = None) -> GateReport:
+    def ask(self, asked: GateQuestion, *, bench: Bench | None = None) -> GateReport:
         """The answer of the look that is due; spends nothing when none is.
 
         Raises:
@@ -306,7 +305,7 @@ class Gate:
         question = self._pose(asked, bench)
         return question.blocked() or question.with_plan().answer()
 
-    def plan(self, asked: Asked) -> GateReport:
+    def plan(self, asked: GateQuestion) -> GateReport:
         """Fixes the plan, if it is not fixed yet, and shows it.
 
         Raises:
@@ -316,7 +315,7 @@ class Gate:
         question = self._pose(asked, None)
         return question.blocked() or question.with_plan().show_plan()
 
-    def foresee(self, asked: Asked, *, bench: Bench) -> GateReport:
+    def foresee(self, asked: GateQuestion, *, bench: Bench) -> GateReport:
         """What it would say, for who overrules it: fixes no plan, takes no look, decides nothing.
 
         Raises:
@@ -340,13 +339,13 @@ class Gate:
             opponent = _read_opponent(bench)
             if opponent is None:
                 return GatePreview()
-            report = _Question(self, Asked(bench.experiment.name), bench, opponent).preview()
+            report = _Question(self, GateQuestion(bench.experiment.name), bench, opponent).preview()
             last = None if report.look is not None else _read_last_look(bench)
         except (TrackingError, UsageError) as error:
             return GatePreview(trouble=error.message)
         return GatePreview(champion=opponent.arm.name, report=report, last_look=last)
 
-    def _pose(self, asked: Asked, bench: Bench | None) -> "_Question":
+    def _pose(self, asked: GateQuestion, bench: Bench | None) -> "_Question":
         bench = bench or self.read(asked.experiment)
         if asked.challenger is not None:
             bench.check_arm(asked.challenger)
@@ -358,7 +357,7 @@ class _Question:
     """One question with everything it is answered from."""
 
     gate: Gate
-    asked: Asked
+    asked: GateQuestion
     bench: Bench
     opponent: Opponent
 
@@ -462,7 +461,7 @@ class _Planned:
         return self.question.bench
 
     @property
-    def _asked(self) -> Asked:
+    def _asked(self) -> GateQuestion:
         return self.question.asked
 
     def _due(self) -> int:
@@ -472,7 +471,7 @@ class _Planned:
             return looks - 1
         return max((look for look in range(looks) if counted >= self.plan.verdicts_at(look)), default=-1)
 
-    def _take(self, look: int) -> Taken:
+    def _take(self, look: int) -> SpentLook:
         """Freezes what counts now, claims the look, and only then computes it."""
         gate, bench = self.question.gate, self._bench
         frozen = freeze(
@@ -488,15 +487,15 @@ class _Planned:
             self._tracking.delete_run(mine)
         return self._finish(self._tracking.read_run(winner), look)
 
-    def _finish(self, run: Run, look: int) -> Taken:
+    def _finish(self, run: Run, look: int) -> SpentLook:
         """Computes the look from its frozen list and stores what it said, whoever began it."""
         result = compute_look(read_frozen(self._tracking, run), plan=self.plan.facts, look=look)
         blank = self._bench.blank()
         write = result_write(result, run_id=run.run_id, write=blank)
         self._tracking.deliver(write, artifact_uri=run.artifact_uri)
-        return Taken(run, result, find_doubts(self._tracking, run, self._bench.evidence))
+        return SpentLook(run, result, find_doubts(self._tracking, run, self._bench.evidence))
 
-    def _show(self, taken: Taken) -> GateReport:
+    def _show(self, taken: SpentLook) -> GateReport:
         found, result = taken.says(self._asked.challenger), taken.result
         if result is None:
             detail = (

@@ -5,7 +5,7 @@ from math import sqrt
 from statistics import fmean, stdev
 
 from tipbench.bench.champions import DOUBTFUL_TAG, Chain, ChampionArm, Promotion, read_arm
-from tipbench.bench.evidence import Evidence, GivenVerdict, read_evidence
+from tipbench.bench.evidence import CountedVerdict, Evidence, read_evidence
 from tipbench.bench.packs import read_pack_files
 from tipbench.bench.plans import PlanFacts, StoredPlan, read_result
 from tipbench.errors import NewerSchema, TipbenchError, TrackingError, TrackingUnavailable
@@ -114,7 +114,7 @@ def list_promotions(chain: Chain) -> tuple[PromotionLine, ...]:
     return tuple(_promotion_line(chain, promotion) for promotion in chain.promotions)
 
 
-def measure_level(given: Sequence[GivenVerdict], rubric: Rubric) -> tuple[float, float | None, float]:
+def measure_level(given: Sequence[CountedVerdict], rubric: Rubric) -> tuple[float, float | None, float]:
     """Level, standard error over scenarios, and the drift that was taken out on average."""
     by_scenario: dict[str, list[float]] = {}
     corrections: list[float] = []

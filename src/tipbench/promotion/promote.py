@@ -18,8 +18,8 @@ from tipbench.bench.champions import (
 )
 from tipbench.bench.evidence import check_contents
 from tipbench.errors import NoChampion, UsageError
-from tipbench.promotion.gate import Asked, Gate, make_arm, name_in
-from tipbench.promotion.gate_report import GateReport
+from tipbench.promotion.gate import Gate, GateQuestion, make_arm, name_in
+from tipbench.promotion.rules import GateReport
 from tipbench.promotion.succession import InForce, promotion_lost, settle, succeed
 from tipbench.records import Options, Record
 
@@ -73,7 +73,7 @@ class Promoting:
     gate: Gate
     by: str
 
-    def promote(self, asked: Asked) -> Outcome:
+    def promote(self, asked: GateQuestion) -> Outcome:
         """Asks the gate, and makes the arm champion that it lets pass.
 
         Raises:
@@ -131,7 +131,7 @@ class Promoting:
             raise NoChampion(bench.pack.name)
         if found.arm.hash == complete.hash:
             raise UsageError(f"{arm} is champion of {bench.pack.name!r} already")
-        report = self.gate.foresee(Asked(experiment, arm), bench=bench)
+        report = self.gate.foresee(GateQuestion(experiment, arm), bench=bench)
         overruled = tuple(rule.name for rule in report.rules if not rule.passed)
         facts = self._facts(complete, bench, reason=reason).model_copy(
             update={"how": "forced", "gate": report.words[:2_000], "overruled": overruled}
@@ -246,7 +246,7 @@ def _is_unfinished(chain: Chain, how: How, arm_hash: str = "") -> bool:
     return not arm_hash or found.facts.arm_hash == arm_hash
 
 
-def _came_from_here(found: InForce, bench: Bench, asked: Asked) -> bool:
+def _came_from_here(found: InForce, bench: Bench, asked: GateQuestion) -> bool:
     """Whether the gate promoted the champion in this experiment: the same command was run before."""
     facts = found.promotion.facts
     if facts.how != "gate" or facts.experiment != bench.experiment.name:

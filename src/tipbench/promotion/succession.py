@@ -23,7 +23,7 @@ from tipbench.clock import Stamps
 from tipbench.errors import PromotionLost, TrackingError, TrackingRefused, UsageError
 from tipbench.records import SCHEMA
 from tipbench.tracking import Tracking
-from tipbench.tracking.registry import Version
+from tipbench.tracking.registry import PromptVersion
 from tipbench.tracking.write import blank_write
 
 TRIES = 5
@@ -132,7 +132,7 @@ def find_registered(tracking: Tracking, chain: Chain, against: str) -> Promotion
 
 def version_of(tracking: Tracking, pack: str, arm_hash: str) -> int | None:
     """The number of the arm's version, if it is there."""
-    versions: Sequence[Version] = tracking.registry.list_versions(entry_name(pack))
+    versions: Sequence[PromptVersion] = tracking.registry.list_versions(entry_name(pack))
     return next((each.number for each in versions if each.tags.get(ARM_TAG) == arm_hash), None)
 
 

@@ -6,8 +6,7 @@ from tipbench.bench.bench import Bench
 from tipbench.bench.evidence import check_contents
 from tipbench.bench.scores import find_levels, make_scores
 from tipbench.errors import UsageError
-from tipbench.ranking.examples import read_contrasts
-from tipbench.ranking.judges import compare_judges, list_closed_sittings
+from tipbench.ranking.details import compare_judges, list_closed_sittings, read_contrasts
 from tipbench.ranking.records import By, Details, Report, Side
 from tipbench.ranking.standings import make_report
 from tipbench.stats import CellVariance, cell_variance

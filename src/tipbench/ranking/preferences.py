@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 
 from tipbench.bench.cells import StoredCell, read_candidates
-from tipbench.bench.evidence import Evidence, GivenVerdict, check_contents, read_evidence
+from tipbench.bench.evidence import CountedVerdict, Evidence, check_contents, read_evidence
 from tipbench.bench.packs import read_pack_files
 from tipbench.errors import TrackingError, UsageError
 from tipbench.pack import parse_pack
@@ -74,9 +74,9 @@ def find_preferences(tracking: Tracking, name: str, *, min_margin: float) -> Pre
     return Preferences(pairs=tuple(pairs), blocks=len(blocks), why=why)
 
 
-def _group_blocks(evidence: Evidence) -> list[list[GivenVerdict]]:
+def _group_blocks(evidence: Evidence) -> list[list[CountedVerdict]]:
     """What one judge saw side by side: the same scenario, sitting and block; only what has a text."""
-    blocks: dict[tuple[str, int, str], list[GivenVerdict]] = {}
+    blocks: dict[tuple[str, int, str], list[CountedVerdict]] = {}
     for given in (*evidence.lazy, *evidence.doubles):
         lazy = given.sitting.facts.tier == "lazy" and given.verdict.drawn in BLOCKS
         if lazy and not given.verdict.failed:
@@ -95,7 +95,7 @@ class _PairMaker:
         self._rubrics: dict[str, Rubric] = {}
         self._contexts: dict[str, dict[str, str | tuple[str, ...]]] = {}
 
-    def make(self, members: Iterable[GivenVerdict], min_margin: float) -> Iterator[Preference]:
+    def make(self, members: Iterable[CountedVerdict], min_margin: float) -> Iterator[Preference]:
         scored = [(self._composite(given), given) for given in members]
         for (score, one), (other_score, other) in combinations(scored, 2):
             if abs(score - other_score) < min_margin:
@@ -103,7 +103,7 @@ class _PairMaker:
             pair = ((score, one), (other_score, other))
             yield self._pair(*(pair if score > other_score else reversed(pair)))
 
-    def _pair(self, better: tuple[float, GivenVerdict], worse: tuple[float, GivenVerdict]) -> Preference:
+    def _pair(self, better: tuple[float, CountedVerdict], worse: tuple[float, CountedVerdict]) -> Preference:
         (score_chosen, chosen), (score_rejected, rejected) = better, worse
         facts, sitting = chosen.cell.facts, chosen.sitting
         prompt = self._prompt(chosen.cell)
@@ -128,7 +128,7 @@ class _PairMaker:
             block=chosen.verdict.block,
         )
 
-    def _composite(self, given: GivenVerdict) -> float:
+    def _composite(self, given: CountedVerdict) -> float:
         pack_hash = given.cell.facts.pack_hash
         if pack_hash not in self._rubrics:
             files = read_pack_files(self._runs, pack_hash, tracking=self._tracking)
@@ -137,7 +137,7 @@ class _PairMaker:
             self._contexts |= {scenario.hash: dict(scenario.values) for scenario in pack.scenarios}
         return self._rubrics[pack_hash].composite(given.verdict.scores, given.verdict.flags)
 
-    def _text(self, given: GivenVerdict) -> str:
+    def _text(self, given: CountedVerdict) -> str:
         run = given.cell.run
         if run.run_id not in self._texts:
             candidates = read_candidates(self._tracking.read_artifact(run, "candidates.json"))
@@ -157,7 +157,7 @@ class _PairMaker:
         return self._prompts[run.run_id]
 
 
-def _say_why(evidence: Evidence, blocks: list[list[GivenVerdict]], min_margin: float) -> str:
+def _say_why(evidence: Evidence, blocks: list[list[CountedVerdict]], min_margin: float) -> str:
     if not any(sitting.counts and sitting.facts.tier == "lazy" for sitting in evidence.sittings):
         return "no lazy sitting was accepted yet: judge some blocks first"
     if not any(len(members) > 1 for members in blocks):

@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tipbench.ranking.examples import Contrast
-from tipbench.ranking.judges import JudgedSitting, JudgePair
+from tipbench.ranking.details import ComparedJudges, Contrast, JudgedSitting
 from tipbench.records import Record
 
 By = Literal["arm", "model", "prompt"]
@@ -140,6 +139,6 @@ class Details:
     arms: Report
     sides: Mapping[str, Side]
     sittings: tuple[JudgedSitting, ...]
-    judges: tuple[JudgePair, ...]
+    judges: tuple[ComparedJudges, ...]
     contrasts: tuple[Contrast, ...]
     made_ms: int

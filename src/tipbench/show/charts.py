@@ -51,7 +51,7 @@ EDGE = 4.0
 
 
 @dataclass(frozen=True)
-class Scale:
+class Axis:
     """Values to per cent, with ticks at round numbers."""
 
     low: float
@@ -67,7 +67,7 @@ class Scale:
         return f"{self.at(value):.2f}%"
 
 
-def make_scale(values: Sequence[float], *, count: int = 5) -> Scale:
+def make_scale(values: Sequence[float], *, count: int = 5) -> Axis:
     """A scale over the values whose ticks are round numbers, at least two."""
     low, high = min(values), max(values)
     if high - low < 1e-9:
@@ -77,7 +77,7 @@ def make_scale(values: Sequence[float], *, count: int = 5) -> Scale:
     step = next(power * size for size in (1, 2, 2.5, 5, 10) if power * size >= rough * (1 - 1e-9))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     ticks = tuple(round(step * place, 10) for place in range(first, last + 1))
-    return Scale(ticks[0], ticks[-1], ticks)
+    return Axis(ticks[0], ticks[-1], ticks)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Bar:
     hollow: bool = False
 
 
-def draw_strip(bar: Bar, scale: Scale, *, label: str, limits: Sequence[float] = ()) -> Markup:
+def draw_strip(bar: Bar, scale: Axis, *, label: str, limits: Sequence[float] = ()) -> Markup:
     """One row of an interval plot: gridlines run on from row to row."""
     parts = [_upright("zero" if tick == 0 else "grid", scale.x(tick), 0, "100%") for tick in scale.ticks]
     parts += [
@@ -105,7 +105,7 @@ def draw_strip(bar: Bar, scale: Scale, *, label: str, limits: Sequence[float] = 
     return element("svg", *parts, dot, class_="strip", role="img", aria_label=label)
 
 
-def draw_axis(scale: Scale) -> Markup:
+def draw_axis(scale: Axis) -> Markup:
     """The numbers under an interval plot, with their signs."""
     labels = [
         element("text", show_tick(tick, signed=True), x=scale.x(tick), y="14", text_anchor="middle")
@@ -161,7 +161,7 @@ def draw_standings(report: Report, *, ticks: int = 4) -> Plot:
     return Plot(rows, draw_axis(scale) if scale else "")
 
 
-def _strip(line: Standing, scale: Scale | None) -> str:
+def _strip(line: Standing, scale: Axis | None) -> str:
     against = line.against_best
     if scale is None or (against is None and line.place != 1):
         return ""

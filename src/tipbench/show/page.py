@@ -14,14 +14,14 @@ from markupsafe import Markup
 
 from tipbench.bench.plans import GateAnswer
 from tipbench.inert import make_inert, make_inert_line
-from tipbench.promotion.gate_report import GatePreview, GateReport
-from tipbench.ranking.judges import JudgedSitting, JudgePair
+from tipbench.promotion.rules import GatePreview, GateReport
+from tipbench.ranking.details import ComparedJudges, JudgedSitting
 from tipbench.ranking.records import Details, Report, Standing
 from tipbench.show.charts import (
     ALARM_SES,
+    Axis,
     Bar,
     Dot,
-    Scale,
     draw_axis,
     draw_plane,
     draw_standings,
@@ -67,12 +67,12 @@ def make_page(report: Report, details: Details, gate: GatePreview) -> str:
         sittings_left_out=max(0, len(details.sittings) - SITTINGS_SHOWN),
         agreement=_tabulate_agreement(details),
         rules=_tabulate_rules,
-        Table=Table,
+        Table=PageTable,
     )
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table whose rows become cards on a narrow screen; column `named` names the row."""
 
     caption: str
@@ -102,7 +102,7 @@ def _is_number(content: str) -> bool:
     return content[0] in "+-−–<>0123456789" and not any(char.isalpha() for char in content)
 
 
-def _tabulate_standings(report: Report) -> Table:
+def _tabulate_standings(report: Report) -> PageTable:
     plot = draw_standings(report, ticks=6)
     headings = ("place", report.by, "composite", "behind the best", "difference [95 %]", "ranks", "P(best)")
     rows = [
@@ -118,19 +118,19 @@ def _tabulate_standings(report: Report) -> Table:
         for row in plot.rows
     ]
     caption = "The first line is compared with the second, all others with the first"
-    return Table(caption, headings, rows, named=1, foot=("", "", "", plot.axis, "", "", ""))
+    return PageTable(caption, headings, rows, named=1, foot=("", "", "", plot.axis, "", "", ""))
 
 
-def _tabulate_auto_means(report: Report) -> Table:
+def _tabulate_auto_means(report: Report) -> PageTable:
     rows = [
         (_name(line), show_number(line.auto_composite, ".2f"), str(line.auto_verdicts))
         for line in report.standings
         if line.auto_composite is not None
     ]
-    return Table("Means of the automatic judge", (report.by, "mean", "verdicts"), rows)
+    return PageTable("Means of the automatic judge", (report.by, "mean", "verdicts"), rows)
 
 
-def _tabulate_verdicts(report: Report) -> Table:
+def _tabulate_verdicts(report: Report) -> PageTable:
     numbers = number_sittings(report)
     headings = (report.by, "tier", "lazy", "failed, drawn", "auto", "auto mean", "sittings", "answered")
     rows = [
@@ -146,16 +146,16 @@ def _tabulate_verdicts(report: Report) -> Table:
         )
         for line in report.standings
     ]
-    return Table("Verdicts; sittings by their numbers in the list of judges", headings, rows)
+    return PageTable("Verdicts; sittings by their numbers in the list of judges", headings, rows)
 
 
-def _tabulate_parts(report: Report) -> Table | None:
+def _tabulate_parts(report: Report) -> PageTable | None:
     parts = list(dict.fromkeys(part for line in report.ranked for part in line.parts))
     rows = [
         (_name(line), *(show_number(line.parts.get(part), ".2f") for part in parts)) for line in report.ranked
     ]
     caption = "Parts of the composite, means over judged candidates"
-    return Table(caption, (report.by, *parts), rows) if parts else None
+    return PageTable(caption, (report.by, *parts), rows) if parts else None
 
 
 def _draw_planes(report: Report) -> list[tuple[set[str], Markup]]:
@@ -178,7 +178,7 @@ def _draw_planes(report: Report) -> list[tuple[set[str], Markup]]:
     return planes
 
 
-def _tabulate_costs(report: Report, fronts: Sequence[set[str]]) -> Table:
+def _tabulate_costs(report: Report, fronts: Sequence[set[str]]) -> PageTable:
     headings = (report.by, "place", "composite", "seconds", "tokens", "tokens/s", "on the front")
     rows = [
         (
@@ -194,10 +194,10 @@ def _tabulate_costs(report: Report, fronts: Sequence[set[str]]) -> Table:
         )
         for line in report.standings
     ]
-    return Table("Means over cells; a cell is one answer with all its tips", headings, rows)
+    return PageTable("Means over cells; a cell is one answer with all its tips", headings, rows)
 
 
-def _tabulate_sittings(report: Report, details: Details) -> Table:
+def _tabulate_sittings(report: Report, details: Details) -> PageTable:
     shown = details.sittings[-SITTINGS_SHOWN:]
     ends = [abs(s.drift.offset) + ALARM_SES * s.drift.se for s in shown if s.drift is not None]
     reach = max([FAR_OFF + 0.5, *ends])
@@ -209,10 +209,10 @@ def _tabulate_sittings(report: Report, details: Details) -> Table:
         for sitting in shown
     ]
     foot = ("", "", "", "", draw_axis(scale), "", "", "", "")
-    return Table("Sittings and their drift, oldest first", headings, rows, named=1, foot=foot)
+    return PageTable("Sittings and their drift, oldest first", headings, rows, named=1, foot=foot)
 
 
-def _sitting_cells(sitting: JudgedSitting, scale: Scale) -> list[str]:
+def _sitting_cells(sitting: JudgedSitting, scale: Axis) -> list[str]:
     closed = datetime.fromtimestamp(sitting.closed_ms / 1000, tz=UTC).strftime("%Y-%m-%d")
     judge = make_inert_line(f"{sitting.judged_by} ({sitting.tier})", limit=80)
     cells = [sitting.sitting, judge, closed if sitting.closed_ms else ""]
@@ -226,7 +226,7 @@ def _sitting_cells(sitting: JudgedSitting, scale: Scale) -> list[str]:
     return [*cells, strip, _minus(f"{drift.offset:+.2f} ± {drift.se:.2f}"), show_number(drift.slope, ".2f")]
 
 
-def _tabulate_agreement(details: Details) -> Table:
+def _tabulate_agreement(details: Details) -> PageTable:
     headings = ("judges", "both judged", "α [95 %]", "bias", "flags (AC1)")
     rows = [
         (
@@ -238,10 +238,10 @@ def _tabulate_agreement(details: Details) -> Table:
         )
         for pair in details.judges
     ]
-    return Table("Agreement of every two judges", headings, rows)
+    return PageTable("Agreement of every two judges", headings, rows)
 
 
-def _show_alpha(pair: JudgePair) -> str:
+def _show_alpha(pair: ComparedJudges) -> str:
     alpha = pair.found.alpha
     if alpha.value is None or alpha.low is None or alpha.high is None:
         return "nothing varies"
@@ -253,9 +253,9 @@ def _show_alpha(pair: JudgePair) -> str:
     )
 
 
-def _tabulate_rules(found: GateAnswer | GateReport) -> Table:
+def _tabulate_rules(found: GateAnswer | GateReport) -> PageTable:
     rows = [(rule.name, "holds" if rule.passed else "does not hold", rule.detail) for rule in found.rules]
-    return Table("Rules of the gate", ("rule", "it", "numbers"), rows)
+    return PageTable("Rules of the gate", ("rule", "it", "numbers"), rows)
 
 
 def _name(line: Standing) -> str:

@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from tipbench.inert import make_inert, make_inert_line
-from tipbench.judging.keyboard.screen import Draft, Shown
+from tipbench.judging.keyboard.screen import Draft, ShownItem
 from tipbench.judging.sheet import SheetRubric, SheetScenario
 
 LEAST_COLUMNS, LEAST_LINES = 48, 14
@@ -40,7 +40,7 @@ class TerminalScreen:
             return  # The terminal is gone, and its screen with it.
 
     def show_item(
-        self, draft: Draft, *, scenario: SheetScenario, rubric: SheetRubric, shown: Shown, scroll: int = 0
+        self, draft: Draft, *, scenario: SheetScenario, rubric: SheetRubric, shown: ShownItem, scroll: int = 0
     ) -> None:
         """One tip with its situation, the scale that is asked for, and the scores so far."""
         columns, lines = self.console.size

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tipbench.judging.auto.run import AutoOutcome
     from tipbench.judging.draw import Disagreement, FlaggedPair
     from tipbench.judging.judges import JudgePair, JudgeSitting, JudgesReport, NoiseLine
-    from tipbench.judging.keyboard.loop import Left
-    from tipbench.judging.new_anchors import Proposal
+    from tipbench.judging.keyboard.loop import LeftSitting
+    from tipbench.judging.new_anchors import AnchorProposal
     from tipbench.judging.status import SittingLine, Status
 
 SHOWN_CHARACTERS = 70
@@ -67,7 +67,7 @@ def tell_disagreement(found: "Disagreement") -> str:
     return f"{start}, Δ {found.threshold:.2f} ({origin}), {found.flagged} flagged"
 
 
-def tell_left(left: "Left", line: "SittingLine") -> list[str]:
+def tell_left(left: "LeftSitting", line: "SittingLine") -> list[str]:
     """What became of a sitting at the keyboard, in plain words. Never which items were anchors."""
     sitting = left.sitting
     name = shlex.quote(sitting.experiment)
@@ -211,7 +211,7 @@ def _flagged_row(pair: "FlaggedPair") -> list[str]:
     return [f"{pair.gap:+.1f}", pair.arm, pair.scenario, str(pair.candidate), *said]
 
 
-def print_proposal(proposal: "Proposal", say: Console) -> None:
+def print_proposal(proposal: "AnchorProposal", say: Console) -> None:
     """New anchors, without their references."""
     pack = proposal.pack
     if proposal.new:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tipbench.inert import cell_for_csv, make_inert_line
-from tipbench.promotion.gate_report import GateReport
+from tipbench.promotion.rules import GateReport
 from tipbench.ranking.records import Report, Standing
 from tipbench.show.numbers import (
     conclude,

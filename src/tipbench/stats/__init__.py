@@ -13,8 +13,7 @@ from tipbench.stats.agreement import (
 )
 from tipbench.stats.batches import Next, next_batch
 from tipbench.stats.board import Leaderboard, Pair, Ranks, leaderboard
-from tipbench.stats.gating import Decision, Rule, Terms, examine_gate, gate
-from tipbench.stats.levels import level_shifts
+from tipbench.stats.gating import GateDecision, RuleResult, Terms, examine_gate, gate
 from tipbench.stats.posterior import p_best
 from tipbench.stats.power import (
     AutoJudge,
@@ -27,7 +26,7 @@ from tipbench.stats.power import (
     usual_variance,
 )
 from tipbench.stats.scores import BadScores, Score, ScoreLike
-from tipbench.stats.sittings import Drift, Noise, drift, fit_noise
+from tipbench.stats.sittings import Drift, Noise, drift, fit_noise, level_shifts
 
 __all__ = [
     "Agreement",
@@ -35,16 +34,16 @@ __all__ = [
     "AutoJudge",
     "BadScores",
     "CellVariance",
-    "Decision",
     "Delta",
     "Design",
     "Drift",
+    "GateDecision",
     "Leaderboard",
     "Next",
     "Noise",
     "Pair",
     "Ranks",
-    "Rule",
+    "RuleResult",
     "Score",
     "ScoreLike",
     "Spot",

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tipbench.stats.cells import Cells, compute_cells
 from tipbench.stats.quantiles import dunnett_quantile, t_quantile, tukey_quantile
-from tipbench.stats.scores import Bools, Floats, Ints, ScoreLike, read_scores
+from tipbench.stats.scores import Bools, Cells, Floats, Ints, ScoreLike, compute_cells, read_scores
 
 # Which arms can be compared, and in which scenarios: the complete blocks.
 

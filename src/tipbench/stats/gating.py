@@ -10,10 +10,9 @@ import numpy as np
 
 from tipbench.errors import UsageError
 from tipbench.stats.board import ROUNDING, Differences, compare_arms
-from tipbench.stats.cells import Cells, compute_cells
 from tipbench.stats.power import usual_variance
 from tipbench.stats.quantiles import dunnett_quantile, look_levels
-from tipbench.stats.scores import Bools, Floats, Ints, ScoreLike, Table, read_scores
+from tipbench.stats.scores import Bools, Cells, Floats, Ints, ScoreLike, Table, compute_cells, read_scores
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ USUAL_TERMS = Terms()
 
 
 @dataclass(frozen=True)
-class Rule:
+class RuleResult:
     """One rule of the gate, whether it holds, and the numbers."""
 
     name: str
@@ -43,7 +42,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Decision:
+class GateDecision:
     """What the gate says."""
 
     promoted: Hashable | None
@@ -59,7 +58,7 @@ class Decision:
     """What the lead is at least, at this level."""
     auto_difference: float | None
     """Its lead by the auto judge."""
-    rules: tuple[Rule, ...]
+    rules: tuple[RuleResult, ...]
 
 
 def gate(
@@ -86,7 +85,7 @@ def examine_gate(
     look: int | None = None,
     fractions: Sequence[float] | None = None,
     terms: Terms = USUAL_TERMS,
-) -> Decision:
+) -> GateDecision:
     """The gate's decision with every rule behind it.
 
     `look` is the index of the planned look in `fractions`, the shares of the verdict budget at which the
@@ -102,8 +101,8 @@ def examine_gate(
     planned = look is not None or fractions is None
     at = table.arms.index(champion) if champion in table.arms else None
     if at is None or not cells.judged[at].any():
-        rule = Rule("champion", passed=False, detail=f"no verdicts for the champion {champion!r}")
-        return Decision(None, planned, level, None, None, None, None, (rule,))
+        rule = RuleResult("champion", passed=False, detail=f"no verdicts for the champion {champion!r}")
+        return GateDecision(None, planned, level, None, None, None, None, (rule,))
     found = compare_arms(cells, keep=at)
     case = _Case(table, cells, found, int(np.flatnonzero(found.arms == at)[0]), level, terms)
     return _decide(case, planned=planned)
@@ -134,7 +133,7 @@ class _Case:
         return np.divide(sums, counts, out=np.full(len(auto), np.nan), where=counts > 0)
 
 
-def _decide(case: _Case, *, planned: bool) -> Decision:
+def _decide(case: _Case, *, planned: bool) -> GateDecision:
     terms = case.terms
     bounds, auto = case.bounds(), case.auto_lead()
     challenger = np.arange(len(bounds)) != case.champion
@@ -150,23 +149,23 @@ def _decide(case: _Case, *, planned: bool) -> Decision:
     best = _first(case.found.means, promotable, ahead, challenger)
     if best is None:
         who = "nobody" if terms.challenger is None else f"no verdicts for {terms.challenger!r}"
-        rule = Rule("challenger", passed=False, detail=f"{who} to compare the champion with")
-        return Decision(None, planned, case.level, None, None, None, None, (rule,))
+        rule = RuleResult("challenger", passed=False, detail=f"{who} to compare the champion with")
+        return GateDecision(None, planned, case.level, None, None, None, None, (rule,))
     lead, seen = float(case.found.lead[best, case.champion]), float(auto[best])
     name = case.table.arms[case.found.arms[best]]
     scenarios = len(case.found.scenarios)
     rules = (
-        Rule("planned look", planned, "planned" if planned else "an unplanned look decides nothing"),
-        Rule("scenarios", enough, f"{scenarios} complete, {terms.scenarios} needed"),
-        Rule(
+        RuleResult("planned look", planned, "planned" if planned else "an unplanned look decides nothing"),
+        RuleResult("scenarios", enough, f"{scenarios} complete, {terms.scenarios} needed"),
+        RuleResult(
             "lazy tier",
             bool(ahead[best]),
             f"ahead by {lead:+.2f}, at least {bounds[best]:+.2f} at level {case.level:.4g}; "
             f"needed: more than {terms.margin:g}",
         ),
-        Rule("auto tier", bool(agreed[best]) or terms.require == "lazy", _auto_detail(seen, terms)),
+        RuleResult("auto tier", bool(agreed[best]) or terms.require == "lazy", _auto_detail(seen, terms)),
     )
-    return Decision(
+    return GateDecision(
         promoted=name if promotable[best] else None,
         decided=planned,
         level=case.level,

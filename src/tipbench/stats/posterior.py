@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tipbench.stats.cells import auto_lead, compute_cells
-from tipbench.stats.scores import Floats, ScoreLike, Table, read_scores
+from tipbench.stats.scores import Floats, ScoreLike, Table, auto_lead, compute_cells, read_scores
 
 INTERACTION = 0.15
 """Variance of what one arm makes of one scenario, as a share of a single verdict's variance."""

@@ -8,9 +8,8 @@ import numpy as np
 
 from tipbench.errors import UsageError
 from tipbench.stats.board import PRIOR_DF, compare_arms
-from tipbench.stats.cells import compute_cells
 from tipbench.stats.quantiles import dunnett_quantile
-from tipbench.stats.scores import ScoreLike, read_scores
+from tipbench.stats.scores import ScoreLike, compute_cells, read_scores
 
 MOST_SCENARIOS = 100_000
 FEWEST_SCENARIOS = 4

@@ -13,7 +13,7 @@ import httpx2
 from pydantic import ValidationError
 
 from tipbench.errors import TrackingRefused, TrackingUnavailable, UsageError
-from tipbench.tracking.runs import Answer, ErrorAnswer, Nothing
+from tipbench.tracking.runs import ErrorAnswer, MlflowReply, Nothing
 
 # What an answer of the server means when it is not what was asked for. Translated here and nowhere else.
 
@@ -142,7 +142,7 @@ def _wrong_host(response: httpx2.Response, *, url: str) -> NotLetIn:
     )
 
 
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=MlflowReply)
 Body = Mapping[str, object]
 
 API = "/api/2.0/mlflow/"

@@ -65,7 +65,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 @dataclass
-class Parcel:
+class PendingWrite:
     """A write on its way, and how far it came."""
 
     write: Write
@@ -77,7 +77,7 @@ class Parcel:
     left_over: bool = False
 
     @classmethod
-    def resume(cls, pending: Pending, note: Callable[[Event], None]) -> "Parcel":
+    def resume(cls, pending: Pending, note: Callable[[Event], None]) -> "PendingWrite":
         """What an earlier process left: it may have come any distance."""
         return cls(
             write=pending.write,
@@ -90,7 +90,7 @@ class Parcel:
         )
 
 
-def deliver_parcel(rest: Rest, parcel: Parcel) -> str:
+def deliver_parcel(rest: Rest, parcel: PendingWrite) -> str:
     """Brings the write to its end and gives its run id. After a failure, call it again.
 
     Raises:
@@ -150,7 +150,7 @@ def _check_experiment(rest: Rest, write: Write) -> None:
         )
 
 
-def _find_run(rest: Rest, parcel: Parcel) -> None:
+def _find_run(rest: Rest, parcel: PendingWrite) -> None:
     """Makes sure that the run is there: the existing one, one made by an earlier try, or a new one."""
     write = parcel.write
     if parcel.run_id:
@@ -169,7 +169,7 @@ def _find_run(rest: Rest, parcel: Parcel) -> None:
             _create_run(rest, parcel)
 
 
-def _create_run(rest: Rest, parcel: Parcel) -> None:
+def _create_run(rest: Rest, parcel: PendingWrite) -> None:
     write = parcel.write
     body = {
         "experiment_id": write.experiment_id,
@@ -182,7 +182,7 @@ def _create_run(rest: Rest, parcel: Parcel) -> None:
     _note_run(rest, parcel, run_id=info.run_id, artifact_uri=info.artifact_uri)
 
 
-def _note_run(rest: Rest, parcel: Parcel, *, run_id: str, artifact_uri: str) -> None:
+def _note_run(rest: Rest, parcel: PendingWrite, *, run_id: str, artifact_uri: str) -> None:
     parcel.run_id, parcel.artifact_uri, parcel.stamp = run_id, artifact_uri, rest.server_ms
     parcel.note(
         Event(
@@ -195,7 +195,7 @@ def _note_run(rest: Rest, parcel: Parcel, *, run_id: str, artifact_uri: str) -> 
     )
 
 
-def _put_artifacts(rest: Rest, parcel: Parcel) -> dict[str, str]:
+def _put_artifacts(rest: Rest, parcel: PendingWrite) -> dict[str, str]:
     """Stores the texts; gives back as tags those that the run's own store cannot take over REST."""
     folder = proxied_folder(parcel.artifact_uri, url=rest.url)
     if folder is None:
@@ -208,7 +208,7 @@ def _put_artifacts(rest: Rest, parcel: Parcel) -> dict[str, str]:
     return {}
 
 
-def _delete_strays(rest: Rest, parcel: Parcel) -> None:
+def _delete_strays(rest: Rest, parcel: PendingWrite) -> None:
     """A create that was repeated may have been carried out twice, the first one late."""
     for run in search_attempt(rest, parcel.write):
         if run.run_id != parcel.run_id:
@@ -241,10 +241,10 @@ class Delivery(Record):
 
 
 @dataclass(eq=False)
-class Shipment:
+class PendingWrites:
     """A parcel with its promise, and what to do when it is done or refused for good."""
 
-    parcel: Parcel
+    parcel: PendingWrite
     finish: Callable[[str], None]
     promise: "Future[str]" = field(default_factory=Future[str])
 
@@ -254,21 +254,21 @@ class Shipment:
         return self.parcel.write.run_id or self.parcel.write.attempt
 
 
-class Courier:
+class Sender:
     """A few threads, each with a lane of its own."""
 
     def __init__(self, rest: Rest, *, pace: Pace, lanes: int = 4) -> None:
         self._rest = rest
         self._pace = pace
-        self._queues: list[SimpleQueue[Shipment | None]] = [SimpleQueue() for _ in range(lanes)]
+        self._queues: list[SimpleQueue[PendingWrites | None]] = [SimpleQueue() for _ in range(lanes)]
         self._threads: list[threading.Thread] = []
         self._stop = threading.Event()
         self._changed = threading.Condition()
         self._under_way = 0
-        self._left: deque[Shipment] = deque()
+        self._left: deque[PendingWrites] = deque()
         self._blocked: set[str] = set()
 
-    def send(self, shipment: Shipment) -> None:
+    def send(self, shipment: PendingWrites) -> None:
         """Takes a shipment; its promise tells how it ended."""
         with self._changed:
             if not self._threads:
@@ -310,7 +310,7 @@ class Courier:
             self._threads.append(thread)
             thread.start()
 
-    def _work(self, queue: "SimpleQueue[Shipment | None]") -> None:
+    def _work(self, queue: "SimpleQueue[PendingWrites | None]") -> None:
         while (shipment := queue.get()) is not None:
             outcome = self._carry(shipment)
             with self._changed:
@@ -324,7 +324,7 @@ class Courier:
                     shipment.promise.set_exception(outcome)
                 self._changed.notify_all()
 
-    def _carry(self, shipment: Shipment) -> "str | BaseException":
+    def _carry(self, shipment: PendingWrites) -> "str | BaseException":
         """The run id, or why the write was refused or left."""
         if shipment.lane_key in self._blocked:
             return TrackingUnavailable("an earlier write of the same run is still in the journal")
@@ -341,14 +341,14 @@ class Courier:
             return error
         return run_id
 
-    def _refuse(self, shipment: Shipment, error: TrackingRefused) -> TipbenchError:
+    def _refuse(self, shipment: PendingWrites, error: TrackingRefused) -> TipbenchError:
         try:
             shipment.finish(error.message)
         except TipbenchError as trouble:
             return TrackingUnavailable(trouble.message, hint=trouble.hint)
         return error
 
-    def _try_again(self, parcel: Parcel) -> str:
+    def _try_again(self, parcel: PendingWrite) -> str:
         for delay in self._pace.delays():
             try:
                 return self._try_once(parcel)
@@ -356,13 +356,13 @@ class Courier:
                 self._stop.wait(delay)
         return self._try_once(parcel)
 
-    def _try_once(self, parcel: Parcel) -> str:
+    def _try_once(self, parcel: PendingWrite) -> str:
         if self._stop.is_set():
             raise TrackingUnavailable("stopped before it was delivered")
         return deliver_parcel(self._rest, parcel)
 
 
-def sum_up(shipments: Iterable[Shipment], *, notes: Iterable[str] = ()) -> Delivery:
+def sum_up(shipments: Iterable[PendingWrites], *, notes: Iterable[str] = ()) -> Delivery:
     """What became of these shipments so far.
 
     Raises:
@@ -411,16 +411,16 @@ class Outbox:
     def __init__(
         self, rest: Rest, *, folder: Path, server: str, new_id: Callable[[], str], pace: Pace
     ) -> None:
-        self._courier = Courier(rest, pace=pace)
+        self._courier = Sender(rest, pace=pace)
         self._folder = folder
         self._server = server
         self._new_id = new_id
         self._submitting = threading.Lock()
         self._book: _Book | None = None
         self._adopted: list[_Book] = []
-        self._shipments: list[Shipment] = []
+        self._shipments: list[PendingWrites] = []
 
-    def submit(self, write: Write, *, artifact_uri: str = "") -> Shipment:
+    def submit(self, write: Write, *, artifact_uri: str = "") -> PendingWrites:
         """Returns when the write is safe on disk; it is delivered in the background.
 
         Raises:
@@ -435,8 +435,8 @@ class Outbox:
             book = self._book
             book.journal.append(Event(kind="write", write=write), durable=True)
             book.unfinished.add(write.attempt)
-            parcel = Parcel(write, book.journal.append, artifact_uri=artifact_uri)
-            shipment = Shipment(parcel, finish=partial(book.finish, write))
+            parcel = PendingWrite(write, book.journal.append, artifact_uri=artifact_uri)
+            shipment = PendingWrites(parcel, finish=partial(book.finish, write))
             self._shipments.append(shipment)
         self._courier.send(shipment)
         return shipment
@@ -485,7 +485,7 @@ class Outbox:
         Raises:
             NewerSchema: a newer tipbench left it.
         """
-        shipments: list[Shipment] = []
+        shipments: list[PendingWrites] = []
         notes: list[str] = []
         for path in left_over_journals(self._folder):
             journal = Journal.adopt(path)
@@ -508,12 +508,12 @@ class Outbox:
             self._book = None
         self._close_adopted(finished_only=False)
 
-    def _forget(self, shipment: Shipment) -> None:
+    def _forget(self, shipment: PendingWrites) -> None:
         """Its caller was told: a flush does not tell it again."""
         with self._submitting:
             self._shipments.remove(shipment)
 
-    def _take_over(self, journal: Journal, notes: list[str]) -> list[Shipment]:
+    def _take_over(self, journal: Journal, notes: list[str]) -> list[PendingWrites]:
         try:
             pending, problems = journal.read()
         except BaseException:
@@ -523,7 +523,9 @@ class Outbox:
         book = _Book(journal, {each.write.attempt for each in pending})
         self._adopted.append(book)
         return [
-            Shipment(Parcel.resume(each, book.journal.append), finish=partial(book.finish, each.write))
+            PendingWrites(
+                PendingWrite.resume(each, book.journal.append), finish=partial(book.finish, each.write)
+            )
             for each in pending
         ]
 

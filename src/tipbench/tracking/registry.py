@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from tipbench.tracking.client import AnsweredNo, Rest, call_patiently
-from tipbench.tracking.runs import Answer
+from tipbench.tracking.runs import MlflowReply
 
 PROMPT_TAG = {"mlflow.prompt.is_prompt": "true"}
 """What makes a registered model a prompt."""
@@ -16,41 +16,41 @@ _GONE = "RESOURCE_DOES_NOT_EXIST"
 _THERE = "RESOURCE_ALREADY_EXISTS"
 
 
-class _Tag(Answer):
+class _Tag(MlflowReply):
     key: str
     value: str = ""
 
 
-class _AliasAnswer(Answer):
+class _AliasAnswer(MlflowReply):
     alias: str
     version: str
 
 
-class _EntryAnswer(Answer):
+class _EntryAnswer(MlflowReply):
     name: str
     tags: list[_Tag] = Field(default_factory=list[_Tag])
     aliases: list[_AliasAnswer] = Field(default_factory=list[_AliasAnswer])
 
 
-class _OneEntry(Answer):
+class _OneEntry(MlflowReply):
     registered_model: _EntryAnswer
 
 
-class _VersionAnswer(Answer):
+class _VersionAnswer(MlflowReply):
     version: str
     tags: list[_Tag] = Field(default_factory=list[_Tag])
 
-    def to_version(self) -> "Version":
-        return Version(int(self.version), {tag.key: tag.value for tag in self.tags})
+    def to_version(self) -> "PromptVersion":
+        return PromptVersion(int(self.version), {tag.key: tag.value for tag in self.tags})
 
 
-class _ManyVersions(Answer):
+class _ManyVersions(MlflowReply):
     model_versions: list[_VersionAnswer] = Field(default_factory=list[_VersionAnswer])
     next_page_token: str = ""
 
 
 @dataclass(frozen=True)
-class Entry:
+class RegistryEntry:
     """One prompt of the registry."""
 
     name: str
@@ -59,7 +59,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Version:
+class PromptVersion:
     """One version of it."""
 
     number: int
@@ -77,7 +77,7 @@ class Registry:
     def __init__(self, rest: Rest) -> None:
         self._rest = rest
 
-    def find_entry(self, name: str) -> Entry | None:
+    def find_entry(self, name: str) -> RegistryEntry | None:
         """The entry of that name with its aliases."""
         try:
             answer = call_patiently(
@@ -88,7 +88,7 @@ class Registry:
                 return None
             raise
         found = answer.registered_model
-        return Entry(
+        return RegistryEntry(
             name=found.name,
             tags={tag.key: tag.value for tag in found.tags},
             aliases={each.alias: int(each.version) for each in found.aliases},
@@ -103,7 +103,7 @@ class Registry:
             if error.code != _THERE:
                 raise
 
-    def list_versions(self, name: str) -> list[Version]:
+    def list_versions(self, name: str) -> list[PromptVersion]:
         """All versions of the entry, the first one first."""
         query = {
             "filter": f"name='{name}' AND tags.`mlflow.prompt.is_prompt` = 'true'",

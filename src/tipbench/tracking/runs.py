@@ -1,5 +1,10 @@
 """Runs and experiments as MLflow has them, and the shapes of MLflow's own answers."""
 
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from tipbench.records import Record
@@ -29,29 +34,29 @@ class Experiment(Record):
     artifact_location: str
 
 
-class Answer(BaseModel):
+class MlflowReply(BaseModel):
     """An answer of MLflow's; what we do not read is ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class Nothing(Answer):
+class Nothing(MlflowReply):
     """An answer that says nothing."""
 
 
-class _Text(Answer):
+class _Text(MlflowReply):
     key: str
     value: str = ""
 
 
-class _Number(Answer):
+class _Number(MlflowReply):
     key: str
     value: float = 0.0
     timestamp: int = 0
     step: int = 0
 
 
-class _Info(Answer):
+class _Info(MlflowReply):
     run_id: str
     run_name: str = ""
     status: str = ""
@@ -72,13 +77,13 @@ class _Info(Answer):
         )
 
 
-class _Data(Answer):
+class _Data(MlflowReply):
     tags: list[_Text] = Field(default_factory=list[_Text])
     params: list[_Text] = Field(default_factory=list[_Text])
     metrics: list[_Number] = Field(default_factory=list[_Number])
 
 
-class RunAnswer(Answer):
+class RunAnswer(MlflowReply):
     """One run in MLflow's shape."""
 
     info: _Info
@@ -93,7 +98,7 @@ class RunAnswer(Answer):
         )
 
 
-class _PlainData(Answer):
+class _PlainData(MlflowReply):
     """Plain pairs: records for the 30 values of each run would take three times as long to read."""
 
     tags: list[dict[str, str]] = Field(default_factory=list[dict[str, str]])
@@ -101,7 +106,7 @@ class _PlainData(Answer):
     metrics: list[dict[str, float | str]] = Field(default_factory=list[dict[str, float | str]])
 
 
-class FoundRun(Answer):
+class FoundRun(MlflowReply):
     """One of many runs in MLflow's shape."""
 
     info: _Info
@@ -121,20 +126,20 @@ class FoundRun(Answer):
         )
 
 
-class OneRun(Answer):
+class OneRun(MlflowReply):
     """Answer of `runs/create` and `runs/get`."""
 
     run: RunAnswer
 
 
-class ManyRuns(Answer):
+class ManyRuns(MlflowReply):
     """Answer of `runs/search`."""
 
     runs: list[FoundRun] = Field(default_factory=list[FoundRun])
     next_page_token: str = ""
 
 
-class ExperimentAnswer(Answer):
+class ExperimentAnswer(MlflowReply):
     """One experiment in MLflow's shape."""
 
     experiment_id: str
@@ -151,21 +156,99 @@ class ExperimentAnswer(Answer):
         )
 
 
-class OneExperiment(Answer):
+class OneExperiment(MlflowReply):
     """Answer of `experiments/get` and `experiments/get-by-name`."""
 
     experiment: ExperimentAnswer
 
 
-class ManyExperiments(Answer):
+class ManyExperiments(MlflowReply):
     """Answer of `experiments/search`."""
 
     experiments: list[ExperimentAnswer] = Field(default_factory=list[ExperimentAnswer])
     next_page_token: str = ""
 
 
-class ErrorAnswer(Answer):
+class ErrorAnswer(MlflowReply):
     """What MLflow's own handlers say when they refuse."""
 
     error_code: str
     message: str = ""
+
+
+# Traces with assessments: how MLflow's own evaluation views want to be told of a judged candidate.
+
+
+SourceType = Literal["HUMAN", "LLM_JUDGE", "CODE"]
+MAX_PREVIEW = 1_000
+
+
+class Assessment(Record):
+    """One value that a judge gave. The same id again replaces it."""
+
+    id: str
+    name: str
+    value: float | bool
+    source_type: SourceType
+    source_id: str
+    at_ms: int
+    rationale: str = ""
+    run_id: str = ""
+
+
+class Trace(Record):
+    """A question and its answer, as MLflow lists them. The same id again replaces it."""
+
+    id: str
+    experiment_id: str
+    request: str
+    response: str
+    at_ms: int
+    run_id: str
+    tags: dict[str, str]
+    assessments: tuple[Assessment, ...]
+
+
+def make_hex_id(*parts: object) -> str:
+    """32 hexadecimal digits that are the same for the same parts."""
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
+
+
+def trace_body(trace: Trace) -> Mapping[str, object]:
+    """The trace as MLflow's REST API takes it, all assessments in one piece."""
+    info = {
+        "trace_id": trace.id,
+        "trace_location": {
+            "type": "MLFLOW_EXPERIMENT",
+            "mlflow_experiment": {"experiment_id": trace.experiment_id},
+        },
+        "request_preview": trace.request[:MAX_PREVIEW],
+        "response_preview": trace.response[:MAX_PREVIEW],
+        "request_time": _time(trace.at_ms),
+        "execution_duration": "0s",
+        "state": "OK",
+        "trace_metadata": {"mlflow.sourceRun": trace.run_id},
+        "tags": trace.tags,
+        "assessments": [_assessment_body(each, trace_id=trace.id) for each in trace.assessments],
+    }
+    return {"trace": {"trace_info": info}}
+
+
+def _assessment_body(each: Assessment, *, trace_id: str) -> dict[str, object]:
+    return {
+        "assessment_id": each.id,
+        "assessment_name": each.name,
+        "trace_id": trace_id,
+        "source": {"source_type": each.source_type, "source_id": each.source_id},
+        "create_time": _time(each.at_ms),
+        "last_update_time": _time(each.at_ms),
+        "feedback": {"value": each.value},
+        "rationale": each.rationale,
+        "metadata": {"mlflow.assessment.sourceRunId": each.run_id},
+    }
+
+
+def _time(at_ms: int) -> str:
+    return (
+        datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )

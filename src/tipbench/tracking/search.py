@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS cursor (id INTEGER PRIMARY KEY CHECK (id = 1), ms INT
 
 
 @dataclass(frozen=True)
-class Known:
+class CachedRuns:
     """What the cache holds: runs as of `cursor_ms` of the server's clock, and ids known as deleted."""
 
     cursor_ms: int
@@ -54,7 +54,7 @@ class RunCache:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self) -> Known | None:
+    def read(self) -> CachedRuns | None:
         """What the cache holds; None if there is none or it is broken."""
         if not self._path.exists():
             return None
@@ -66,13 +66,13 @@ class RunCache:
             return None
         if cursor is None:
             return None
-        return Known(
+        return CachedRuns(
             cursor_ms=cursor[0],
             runs={run_id: Run.model_validate_json(body) for run_id, deleted, body in rows if not deleted},
             deleted=frozenset(run_id for run_id, deleted, _ in rows if deleted),
         )
 
-    def update(self, changes: Changes, *, known: Known | None) -> list[Run]:
+    def update(self, changes: Changes, *, known: CachedRuns | None) -> list[Run]:
         """Stores the changes on top of what is known, or as everything there is; gives the runs now."""
         try:
             self._store(changes, replace=known is None)
@@ -206,7 +206,7 @@ def _search_all(rest: Rest, experiment: Experiment, *, now_ms: int) -> Changes:
     )
 
 
-def _search_changes(rest: Rest, experiment: Experiment, *, known: Known, now_ms: int) -> Changes:
+def _search_changes(rest: Rest, experiment: Experiment, *, known: CachedRuns, now_ms: int) -> Changes:
     """What changed since then. Deleting and restoring moves no time: they are searches of their own."""
     # Deleted ones first: a run restored in between is then found by one of the other searches.
     deleted = _search_deleted(rest, experiment, known)
@@ -216,7 +216,7 @@ def _search_changes(rest: Rest, experiment: Experiment, *, known: Known, now_ms:
     return Changes(cursor_ms=now_ms, runs=changed, deleted=deleted - changed.keys())
 
 
-def _search_deleted(rest: Rest, experiment: Experiment, known: Known) -> set[str]:
+def _search_deleted(rest: Rest, experiment: Experiment, known: CachedRuns) -> set[str]:
     """The ids of deleted runs; of those known as deleted none has to be sent again."""
     where = _touched(0)
     if known.deleted:

@@ -34,9 +34,8 @@ from tipbench.tracking.journal import journal_folder
 from tipbench.tracking.managed.files import managed_folder, managed_name
 from tipbench.tracking.managed.server import ManagedFolder
 from tipbench.tracking.registry import Registry
-from tipbench.tracking.runs import Experiment, ManyExperiments, OneRun, Run
+from tipbench.tracking.runs import Experiment, ManyExperiments, OneRun, Run, Trace, trace_body
 from tipbench.tracking.search import RunCache, TextCache, find_runs, read_runs
-from tipbench.tracking.traces import Trace, trace_body
 from tipbench.tracking.write import Write, prepare_write
 
 PATIENCE_SECONDS = 60.0

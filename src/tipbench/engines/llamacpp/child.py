@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
-from tipbench.engines.llamacpp.wire import Answer, Loaded, LoadOrder, Question
+from tipbench.engines.llamacpp.wire import LoadOrder, LoadReport, ModelAnswer, ModelQuestion
 from tipbench.records import Generation, Sampling
 
 
@@ -60,7 +60,7 @@ def main() -> None:
             server = xllamacpp.Server(make_parameters(order))
         except RuntimeError as error:
             sys.exit(str(error))
-        reply: Loaded | Answer = Loaded(load_seconds=time.perf_counter() - started)
+        reply: LoadReport | ModelAnswer = LoadReport(load_seconds=time.perf_counter() - started)
         while True:
             lines.write(reply.model_dump_json().encode() + b"\n")
             lines.flush()
@@ -68,7 +68,7 @@ def main() -> None:
             if not line:
                 # No tidy shutdown: ending the process is quicker and frees the same memory.
                 os._exit(0)
-            reply = answer(server, Question.model_validate_json(line))
+            reply = answer(server, ModelQuestion.model_validate_json(line))
 
 
 def end_with_parent() -> None:
@@ -103,7 +103,7 @@ def make_parameters(order: LoadOrder) -> Any:
     return parameters
 
 
-def answer(server: Server, question: Question) -> Answer:
+def answer(server: Server, question: ModelQuestion) -> ModelAnswer:
     """What the model says to one user message."""
     request = {
         "messages": [{"role": "user", "content": question.prompt}],
@@ -117,13 +117,13 @@ def answer(server: Server, question: Question) -> Answer:
     try:
         reply = server.handle_chat_completions(request)
     except RuntimeError as error:
-        return Answer(failure=str(error))
+        return ModelAnswer(failure=str(error))
     seconds = time.perf_counter() - started
     if "error" in reply:
-        return Answer(failure=str(reply["error"]["message"]))
+        return ModelAnswer(failure=str(reply["error"]["message"]))
     choice, usage = reply["choices"][0], reply["usage"]
     if choice["finish_reason"] not in {"stop", "length"}:
-        return Answer(failure=f"ended with {choice['finish_reason']!r}")
+        return ModelAnswer(failure=f"ended with {choice['finish_reason']!r}")
     generation = Generation(
         text=without_lone_surrogates(choice["message"]["content"] or ""),
         finish=choice["finish_reason"],
@@ -131,7 +131,7 @@ def answer(server: Server, question: Question) -> Answer:
         output_tokens=usage["completion_tokens"],
         seconds=seconds,
     )
-    return Answer(generation=generation)
+    return ModelAnswer(generation=generation)
 
 
 def sampling_options(sampling: Sampling) -> dict[str, float | list[str]]:
@@ -152,7 +152,7 @@ def sampling_options(sampling: Sampling) -> dict[str, float | list[str]]:
     }
 
 
-def form_options(question: Question) -> dict[str, object]:
+def form_options(question: ModelQuestion) -> dict[str, object]:
     """What holds an answer to its form. Its questions share a long beginning, which is read only once."""
     if question.form is None:
         return {}

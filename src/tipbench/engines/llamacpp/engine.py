@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from tipbench.engines.llamacpp.gguf import GgufHeader, read_header
-from tipbench.engines.llamacpp.wire import Answer, Loaded, LoadOrder, Question
+from tipbench.engines.llamacpp.wire import LoadOrder, LoadReport, ModelAnswer, ModelQuestion
 from tipbench.engines.lock import MachineLock
 from tipbench.engines.machine import check_memory
 from tipbench.engines.protocol import Schema, check_question
@@ -159,22 +159,22 @@ class LlamaCppModel:
             GenerationFailed: the prompt does not fit, or the engine refused it.
             EngineUnavailable: the child process is gone or did not answer in time.
         """
-        return self._ask(Question(prompt=prompt, sampling=sampling, seed=seed))
+        return self._ask(ModelQuestion(prompt=prompt, sampling=sampling, seed=seed))
 
     def generate_json(self, prompt: str, *, schema: Schema, sampling: Sampling, seed: int) -> Generation:
         """The same as JSON that fits the schema, unless it is cut off at `max_tokens`.
 
         What was asked before may change the last digits of the computation, so rarely an answer too.
         """
-        return self._ask(Question(prompt=prompt, sampling=sampling, seed=seed, form=dict(schema)))
+        return self._ask(ModelQuestion(prompt=prompt, sampling=sampling, seed=seed, form=dict(schema)))
 
-    def _ask(self, question: Question) -> Generation:
+    def _ask(self, question: ModelQuestion) -> Generation:
         check_question(question.prompt, question.sampling)
         try:
             reply = self._process.ask(question, timeout_seconds=self._timeout_seconds)
         except EngineUnavailable as error:
             raise EngineUnavailable(f"{self._name!r}: {error.message}", hint=error.hint) from error
-        answer = Answer.model_validate_json(reply)
+        answer = ModelAnswer.model_validate_json(reply)
         if answer.generation is None:
             raise GenerationFailed(f"{self._name!r}: {answer.failure}")
         return answer.generation
@@ -269,7 +269,7 @@ class LlamaCppEngine:
                 yield LlamaCppModel(
                     model.name,
                     process,
-                    load_seconds=Loaded.model_validate_json(reply).load_seconds,
+                    load_seconds=LoadReport.model_validate_json(reply).load_seconds,
                     timeout_seconds=self._options.timeout_seconds,
                 )
 

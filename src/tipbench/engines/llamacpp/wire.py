@@ -13,13 +13,13 @@ class LoadOrder(Record):
     threads: int
 
 
-class Loaded(Record):
+class LoadReport(Record):
     """The child's answer when the model is ready. A child that cannot load ends instead."""
 
     load_seconds: float
 
 
-class Question(Record):
+class ModelQuestion(Record):
     """Every further line to the child; with `form`, a JSON Schema, the answer is JSON that fits it."""
 
     prompt: str
@@ -28,7 +28,7 @@ class Question(Record):
     form: dict[str, Any] | None = None
 
 
-class Answer(Record):
+class ModelAnswer(Record):
     """The child's answer: a generation, or why there is none."""
 
     generation: Generation | None = None

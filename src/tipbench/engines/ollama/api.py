@@ -33,24 +33,24 @@ class Tag(Reply):
     size: int = 0
 
 
-class Details(Reply):
+class ModelDetails(Reply):
     """What the server says of a model for people to read."""
 
     parameter_size: str = ""
 
 
-class Shown(Reply):
+class OllamaModelInfo(Reply):
     """What the server knows of one model."""
 
     modelfile: str = ""
     template: str = ""
-    details: Details = Details()
+    details: ModelDetails = ModelDetails()
     model_info: dict[str, object] = Field(default_factory=dict)
     capabilities: tuple[str, ...] = ()
     remote_host: str = ""
 
 
-class Resident(Reply):
+class OllamaResident(Reply):
     """A model in the server's memory, by the name it was first loaded under."""
 
     name: str
@@ -77,7 +77,7 @@ class Chatted(Reply):
     eval_count: int = 0
 
 
-class Version(Reply):
+class OllamaVersion(Reply):
     """Which server answers."""
 
     version: str
@@ -92,7 +92,7 @@ class Tags(Reply):
 class Residents(Reply):
     """The server's memory."""
 
-    models: tuple[Resident, ...] = ()
+    models: tuple[OllamaResident, ...] = ()
 
 
 def error_text(status: int, text: str) -> str:
@@ -150,21 +150,21 @@ class OllamaApi:
 
     def version(self) -> str:
         """The server's version; development builds call themselves 0.0.0."""
-        return self._parse(self._send("GET", "/api/version"), Version).version
+        return self._parse(self._send("GET", "/api/version"), OllamaVersion).version
 
     def tags(self) -> tuple[Tag, ...]:
         """All models in the server's store."""
         return self._parse(self._send("GET", "/api/tags"), Tags).models
 
-    def show(self, model: str) -> Shown:
+    def show(self, model: str) -> OllamaModelInfo:
         """What the server knows of this model.
 
         Raises:
             ModelMissing: it is not in the store.
         """
-        return self._post("/api/show", {"model": model}, Shown, model=model)
+        return self._post("/api/show", {"model": model}, OllamaModelInfo, model=model)
 
-    def ps(self) -> tuple[Resident, ...]:
+    def ps(self) -> tuple[OllamaResident, ...]:
         """The models in memory, without those that are being loaded.
 
         Older servers sometimes fail here while a model leaves: that passes.

@@ -9,11 +9,11 @@ from typing import Literal
 from tipbench.engines.llamacpp.gguf import Value, kv_bytes_per_token
 from tipbench.engines.lock import LeftBehind, MachineLock, is_loopback, lock_for_origin
 from tipbench.engines.machine import check_memory
-from tipbench.engines.ollama.api import NoServer, OllamaApi, Shown, Tag, missing
+from tipbench.engines.ollama.api import NoServer, OllamaApi, OllamaModelInfo, Tag, missing
 from tipbench.engines.ollama.residency import (
+    HeldModel,
     OllamaModel,
     Residency,
-    Seat,
     empty_server,
     find_strangers,
     load_body,
@@ -130,12 +130,12 @@ class OllamaEngine:
             return self._describe(tag, self._api.show(tag.name))
         except ModelRefused:
             # Listed without a size, so that it is seen and refused.
-            return self._describe(tag, Shown())
+            return self._describe(tag, OllamaModelInfo())
 
     def _find_tag(self, name: str) -> Tag | None:
         return next((tag for tag in self._api.tags() if _whole_name(tag.name) == _whole_name(name)), None)
 
-    def _describe(self, tag: Tag, shown: Shown) -> Model:
+    def _describe(self, tag: Tag, shown: OllamaModelInfo) -> Model:
         return Model(
             name=tag.name,
             engine=self.name,
@@ -146,7 +146,7 @@ class OllamaEngine:
             location=self._api.url,
         )
 
-    def _check_kind(self, name: str, shown: Shown) -> None:
+    def _check_kind(self, name: str, shown: OllamaModelInfo) -> None:
         if shown.remote_host:
             raise _in_the_cloud(name)
         if shown.capabilities and "completion" not in shown.capabilities:
@@ -157,7 +157,7 @@ class OllamaEngine:
                 hint="Give it one: a TEMPLATE line in its Modelfile, then ollama create.",
             )
 
-    def _show_again(self, model: Model) -> Shown:
+    def _show_again(self, model: Model) -> OllamaModelInfo:
         """What the server knows of it, once it is certain that it is the model that was found."""
         tag = self._find_tag(model.name)
         if tag is None:
@@ -169,11 +169,11 @@ class OllamaEngine:
             )
         return self._api.show(tag.name)
 
-    def _seat(self, model: Model, shown: Shown) -> Seat:
+    def _seat(self, model: Model, shown: OllamaModelInfo) -> HeldModel:
         """Called with an empty server: who has the weights now is no process of this server."""
         found = WEIGHTS_LINE.search(shown.modelfile)
         weights = found[1] if found else ""
-        return Seat(
+        return HeldModel(
             url=self._api.url,
             model=model.name,
             digest=model.digest,
@@ -199,7 +199,7 @@ def _in_the_cloud(name: str) -> ModelRefused:
     )
 
 
-def _count_parameters(shown: Shown) -> int | None:
+def _count_parameters(shown: OllamaModelInfo) -> int | None:
     """The server's own count, else what it tells people ("134.52M", "3.2B")."""
     counted = shown.model_info.get("general.parameter_count")
     if isinstance(counted, int | float) and counted > 0:
@@ -208,16 +208,16 @@ def _count_parameters(shown: Shown) -> int | None:
     return int(float(told[1]) * UNITS[told[2]]) if told else None
 
 
-def _architecture(shown: Shown) -> str:
+def _architecture(shown: OllamaModelInfo) -> str:
     return str(shown.model_info.get("general.architecture", ""))
 
 
-def _trained_context(shown: Shown) -> int:
+def _trained_context(shown: OllamaModelInfo) -> int:
     trained = shown.model_info.get(f"{_architecture(shown)}.context_length")
     return int(trained) if isinstance(trained, int | float) else 0
 
 
-def _kv_bytes_per_token(shown: Shown) -> int:
+def _kv_bytes_per_token(shown: OllamaModelInfo) -> int:
     """Lists are left out by the server, then all layers count with all their heads: rather too much."""
     numbers: dict[str, Value] = {
         key: value for key, value in shown.model_info.items() if isinstance(value, int | float)

@@ -14,7 +14,7 @@ from typing import IO
 
 from tipbench.engines.lock import LeftBehind, is_loopback
 from tipbench.engines.machine import find_residents
-from tipbench.engines.ollama.api import Body, Chatted, NoServer, OllamaApi, Resident
+from tipbench.engines.ollama.api import Body, Chatted, NoServer, OllamaApi, OllamaResident
 from tipbench.engines.protocol import Schema, check_question
 from tipbench.errors import (
     EngineBusy,
@@ -31,7 +31,7 @@ LOOK_SECONDS = 0.1
 LOAD_ATTEMPTS = 3
 
 
-class Seat(Record):
+class HeldModel(Record):
     """A model that is to be alone in the memory of the server at `url`.
 
     `weights` is the name of its file in the server's store, `strangers` are processes that had the same
@@ -55,14 +55,14 @@ class Residency:
     """Keeps a model alone in the server's memory. `body` are the fields every question is sent with."""
 
     def __init__(
-        self, api: OllamaApi, seat: Seat, *, body: Body, evict: bool, report: Callable[[str], None]
+        self, api: OllamaApi, seat: HeldModel, *, body: Body, evict: bool, report: Callable[[str], None]
     ) -> None:
         self._api = api
         self._seat = seat
         self._body = body
         self._evict = evict
         self._report = report
-        self._ours: Resident | None = None
+        self._ours: OllamaResident | None = None
 
     def load(self) -> float:
         """Empties the server and loads; how many seconds the load took.
@@ -124,7 +124,7 @@ class Residency:
         if left:
             raise EngineUnavailable(f"{left} after {EVICT_SECONDS:g} s, though it was to be unloaded")
 
-    def _checked(self, resident: Resident) -> Resident:
+    def _checked(self, resident: OllamaResident) -> OllamaResident:
         if resident.digest not in {"", self._seat.digest}:
             raise ModelRefused(
                 f"{self._seat.model!r} on Ollama at {self._seat.url} is no longer the model that was found",
@@ -202,7 +202,7 @@ def clear_left_behind(left: LeftBehind) -> None:
         )
 
 
-def find_left(api: OllamaApi, seat: Seat) -> str:
+def find_left(api: OllamaApi, seat: HeldModel) -> str:
     """What of this model is still in memory, in words; nothing when it is gone."""
     try:
         residents = api.ps()
@@ -216,7 +216,7 @@ def find_left(api: OllamaApi, seat: Seat) -> str:
     return _find_runners(seat)
 
 
-def _find_runners(seat: Seat) -> str:
+def _find_runners(seat: HeldModel) -> str:
     """The server's processes that still hold the weights, in words; orphans among them are ended."""
     if not seat.weights or not seat.is_here:
         return ""
@@ -257,15 +257,15 @@ def _wait(look: Callable[[], str], *, seconds: float) -> str:
     return left
 
 
-def _identity(resident: Resident | None) -> tuple[str, str, int] | None:
+def _identity(resident: OllamaResident | None) -> tuple[str, str, int] | None:
     return resident and (resident.name, resident.digest, resident.context_length)
 
 
-def _names(residents: Sequence[Resident]) -> str:
+def _names(residents: Sequence[OllamaResident]) -> str:
     return ", ".join(repr(each.name) for each in residents)
 
 
-def _busy(api: OllamaApi, residents: Sequence[Resident]) -> EngineBusy:
+def _busy(api: OllamaApi, residents: Sequence[OllamaResident]) -> EngineBusy:
     return EngineBusy(
         f"Ollama at {api.url} has {_names(residents)} in memory",
         hint=f"Unload it with: ollama stop NAME. {_hint(api.url)}",
@@ -422,7 +422,7 @@ CERTAIN_LOOKS = 2
 
 
 @contextmanager
-def unload_afterwards(seat: Seat, *, lock: int, report: Callable[[str], None]) -> Generator[None]:
+def unload_afterwards(seat: HeldModel, *, lock: int, report: Callable[[str], None]) -> Generator[None]:
     """However this is left, the model is unloaded, and the lock is kept until it is out of memory.
 
     Raises:
@@ -450,7 +450,9 @@ def unload_afterwards(seat: Seat, *, lock: int, report: Callable[[str], None]) -
             raise failure
 
 
-def _finish(process: "subprocess.Popen[bytes]", words: IO[bytes], seat: Seat) -> EngineUnavailable | None:
+def _finish(
+    process: "subprocess.Popen[bytes]", words: IO[bytes], seat: HeldModel
+) -> EngineUnavailable | None:
     """Tells the keeper to begin and waits for it; what went wrong, if anything did."""
     if process.stdin:
         process.stdin.close()
@@ -475,14 +477,14 @@ def _finish(process: "subprocess.Popen[bytes]", words: IO[bytes], seat: Seat) ->
 
 def main() -> None:
     """Waits for the end of the command, unloads, and ends when the model is out of memory."""
-    seat = Seat.model_validate_json(sys.argv[1])
+    seat = HeldModel.model_validate_json(sys.argv[1])
     sys.stdin.buffer.read()
     left = take_away(seat)
     if left:
         sys.exit(left)
 
 
-def take_away(seat: Seat) -> str:
+def take_away(seat: HeldModel) -> str:
     """Unloads until nothing is left; what is left when time is up."""
     api = OllamaApi(seat.url)
     end = time.monotonic() + KEEPER_SECONDS

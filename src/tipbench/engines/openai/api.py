@@ -89,33 +89,33 @@ def _as_unicode(text: object) -> object:
 Text = Annotated[str, BeforeValidator(_as_unicode)]
 
 
-class Reply(BaseModel):
+class OpenAiReply(BaseModel):
     """What a server sends; what we do not know of it is passed over."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Weights(Reply):
+class OpenAiWeights(OpenAiReply):
     """What a llama.cpp server says about the model it has loaded."""
 
     n_params: int | None = None
     size: int | None = None
 
 
-class Offer(Reply):
+class Offer(OpenAiReply):
     """One entry of the server's list of models."""
 
     id: Text
-    meta: Weights | None = None
+    meta: OpenAiWeights | None = None
 
 
-class Offers(Reply):
+class Offers(OpenAiReply):
     """The server's list of models."""
 
     data: tuple[Offer, ...]
 
 
-class Message(Reply):
+class OpenAiMessage(OpenAiReply):
     """What the model said; `reasoning_content` or `reasoning` is what it only thought."""
 
     content: Text | None = None
@@ -124,29 +124,29 @@ class Message(Reply):
     reasoning: Text | None = None
 
 
-class Choice(Reply):
+class ReplyChoice(OpenAiReply):
     """One answer, and why it ended."""
 
-    message: Message
+    message: OpenAiMessage
     finish_reason: str | None = None
 
 
-class Usage(Reply):
+class Usage(OpenAiReply):
     """How long question and answer are."""
 
     prompt_tokens: int
     completion_tokens: int
 
 
-class Completion(Reply):
+class Completion(OpenAiReply):
     """The reply to a question."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[ReplyChoice, ...]
     usage: Usage | None = None
     seconds: float = 0.0
 
 
-class Trouble(Reply):
+class Trouble(OpenAiReply):
     """What a server says when it says no."""
 
     message: Text = ""
@@ -155,7 +155,7 @@ class Trouble(Reply):
     type: str | None = None
 
 
-class Failed(Reply):
+class Failed(OpenAiReply):
     """The body of an error."""
 
     error: Trouble | Text
@@ -173,7 +173,7 @@ AGAIN = "Run the same command again when it answers: what is finished is kept."
 
 
 @dataclass(frozen=True)
-class Refusal:
+class OpenAiRefusal:
     """The server understood the question and does not answer it."""
 
     status: int
@@ -189,11 +189,11 @@ class _Setback:
     final: bool = False
 
 
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R", bound=OpenAiReply)
 
 
 @dataclass(frozen=True)
-class Access:
+class OpenAiAccess:
     """How to reach a server: its address, its key, how long to wait for an answer, how to pause."""
 
     url: str
@@ -205,7 +205,7 @@ class Access:
 class OpenAiServer:
     """A connection to one server."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: OpenAiAccess) -> None:
         self.url = url = access.url
         self._key = key = access.key
         self._access = access
@@ -239,7 +239,7 @@ class OpenAiServer:
             )
         return self._parse(response, Offers).data
 
-    def chat(self, question: Mapping[str, object], *, patient: bool = True) -> Completion | Refusal:
+    def chat(self, question: Mapping[str, object], *, patient: bool = True) -> Completion | OpenAiRefusal:
         """The reply to a question, or why there is none. A patient caller tries again what may pass.
 
         Raises:
@@ -318,13 +318,13 @@ class OpenAiServer:
             sent = f"the key of {self._key.variable} was sent" if self._key else "no key was sent"
             raise EngineUnavailable(f"{self.url} does not let us in ({status}); {sent}", hint=KEY_HINT)
 
-    def _refusal(self, response: httpx2.Response) -> Refusal:
+    def _refusal(self, response: httpx2.Response) -> OpenAiRefusal:
         failed = _read(response, Failed)
         trouble = failed.error if failed else response.text
         if isinstance(trouble, str):
             trouble = Trouble(message=trouble)
         shown = self._shown(trouble.message)
-        return Refusal(response.status_code, trouble.model_copy(update={"message": shown}))
+        return OpenAiRefusal(response.status_code, trouble.model_copy(update={"message": shown}))
 
     def _shown(self, text: str) -> str:
         """The server's words, short enough for a line and without the key, in case it repeats it."""

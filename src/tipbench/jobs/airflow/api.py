@@ -34,52 +34,52 @@ class AirflowRefused(AirflowError):
         self.status = status
 
 
-class Answer(BaseModel):
+class AirflowReply(BaseModel):
     """What Airflow answers, of which we read a part."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=AirflowReply)
 
 
-class Tag(Answer):
+class Tag(AirflowReply):
     """A word on a DAG."""
 
     name: str
 
 
-class Dag(Answer):
+class Dag(AirflowReply):
     """The DAG as Airflow knows it."""
 
     is_paused: bool
     tags: tuple[Tag, ...] = ()
 
 
-class DagRun(Answer):
+class DagRun(AirflowReply):
     """One run: queued, running, success or failed."""
 
     dag_run_id: str
     state: str
 
 
-class TaskInstance(Answer):
+class TaskInstance(AirflowReply):
     """One task of a run, or one of several that a task was mapped to."""
 
     task_id: str
     state: str | None = None
 
 
-class _Token(Answer):
+class _Token(AirflowReply):
     access_token: str
 
 
-class _Tasks(Answer):
+class _Tasks(AirflowReply):
     task_instances: tuple[TaskInstance, ...]
     total_entries: int
 
 
-class _Nothing(Answer):
+class _Nothing(AirflowReply):
     """An answer that nobody reads."""
 
 

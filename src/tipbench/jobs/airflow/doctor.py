@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from tipbench import __version__
 from tipbench.errors import TipbenchError
-from tipbench.findings import Finding
-from tipbench.jobs.airflow.api import DAG, Airflow, Answer, Dag
+from tipbench.jobs.airflow.api import DAG, Airflow, AirflowReply, Dag
+from tipbench.records import Finding
 
 POOL = "ollama"
 PLUGIN = "tipbench-airflow "
@@ -18,19 +18,19 @@ INSTALL = (
 )
 
 
-class Version(Answer):
+class Version(AirflowReply):
     """Which Airflow it is."""
 
     version: str
 
 
-class Part(Answer):
+class Part(AirflowReply):
     """Whether a part of Airflow was heard of lately."""
 
     status: str | None = None
 
 
-class Health(Answer):
+class Health(AirflowReply):
     """The parts of Airflow."""
 
     metadatabase: Part | None = None
@@ -39,20 +39,20 @@ class Health(Answer):
     dag_processor: Part | None = None
 
 
-class ImportFailure(Answer):
+class ImportFailure(AirflowReply):
     """A DAG file that cannot be read."""
 
     filename: str
     stack_trace: str
 
 
-class ImportFailures(Answer):
+class ImportFailures(AirflowReply):
     """All of them."""
 
     import_errors: tuple[ImportFailure, ...] = ()
 
 
-class Pool(Answer):
+class Pool(AirflowReply):
     """So many tasks at once."""
 
     slots: int

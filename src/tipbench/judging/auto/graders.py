@@ -149,7 +149,7 @@ NEEDED = "response_format"
 PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
-class Library(Protocol):
+class LiteLlm(Protocol):
     """LiteLLM, as far as we use it."""
 
     suppress_debug_info: bool
@@ -195,7 +195,7 @@ def judge_behind_litellm(name: str, *, price: Price | None) -> JudgeModel:
 
 
 class _LiteLlmGrader:
-    def __init__(self, library: Library, name: str, *, supported: list[str], price_is_set: bool) -> None:
+    def __init__(self, library: LiteLlm, name: str, *, supported: list[str], price_is_set: bool) -> None:
         self._library = library
         self._name = name
         self._options = {k: v for k, v in (("temperature", 0.0), ("seed", SEED)) if k in supported}
@@ -230,19 +230,19 @@ class _LiteLlmGrader:
         )
 
 
-def _import_litellm() -> Library:
+def _import_litellm() -> LiteLlm:
     if importlib.util.find_spec("litellm") is None:
         raise EngineUnavailable(
             "LiteLLM is not installed", hint="Install it with: pip install 'tipbench[judge]'"
         )
     for name, value in BEFORE_IMPORT.items():
         os.environ[name] = value
-    library = cast(Library, importlib.import_module("litellm"))
+    library = cast(LiteLlm, importlib.import_module("litellm"))
     library.suppress_debug_info = True
     return library
 
 
-def _listed_price(library: Library, name: str) -> Price | None:
+def _listed_price(library: LiteLlm, name: str) -> Price | None:
     try:
         listed = library.get_model_info(model=name)
     except Exception:  # noqa: BLE001 - a bare Exception is how it says that it has no price

@@ -17,7 +17,7 @@ from tipbench.files import append_whole
 from tipbench.records import SCHEMA, Record
 
 
-class Entry(Record):
+class LedgerEntry(Record):
     """One line. A call reserves what it may cost; scores, a failure or a lost connection settle it."""
 
     kind: Literal["ledger", "call", "scores", "failure", "lost"]
@@ -52,7 +52,7 @@ class Ledger:
         for entry in entries:
             self._take(entry)
         if not entries:
-            self._append(Entry(kind="ledger", ledger=self.id))
+            self._append(LedgerEntry(kind="ledger", ledger=self.id))
 
     @property
     def spent(self) -> Spent:
@@ -63,9 +63,9 @@ class Ledger:
 
     def reserve(self, item: str, usd: float) -> None:
         """Writes down that a call begins."""
-        self._append(Entry(kind="call", item=item, usd=usd))
+        self._append(LedgerEntry(kind="call", item=item, usd=usd))
 
-    def settle(self, entry: Entry) -> None:
+    def settle(self, entry: LedgerEntry) -> None:
         """Writes down how the call ended."""
         self._append(entry)
 
@@ -74,14 +74,14 @@ class Ledger:
         self._file.close()
         self._path.unlink(missing_ok=True)
 
-    def _append(self, entry: Entry) -> None:
+    def _append(self, entry: LedgerEntry) -> None:
         try:
             append_whole(self._file.fileno(), entry.model_dump_json(exclude_defaults=True).encode() + b"\n")
         except OSError as error:
             raise _cannot_write(self._path, error) from error
         self._take(entry)
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: LedgerEntry) -> None:
         if entry.kind == "call":
             # The end of an earlier call that has none was never seen: its reservation stays spent.
             self._settled = self._settled.plus(Spent(usd=self._reserved))
@@ -112,7 +112,7 @@ class Ledger:
         self._file.close()
 
 
-def _read_entries(path: Path) -> list[Entry]:
+def _read_entries(path: Path) -> list[LedgerEntry]:
     """All whole lines; a line that a killed process left torn is cut off."""
     if not path.exists():
         return []
@@ -121,7 +121,7 @@ def _read_entries(path: Path) -> list[Entry]:
     if whole != text:
         os.truncate(path, len(whole))
     try:
-        return [Entry.model_validate_json(line) for line in whole.splitlines()]
+        return [LedgerEntry.model_validate_json(line) for line in whole.splitlines()]
     except ValidationError as error:
         raise TipbenchError(
             f"{str(path)!r} is no ledger of this tipbench",

@@ -29,7 +29,7 @@ from tipbench.errors import BudgetSpent, CannotHoldFormat, EngineUnavailable, Us
 from tipbench.files import hold_lock
 from tipbench.inert import make_inert
 from tipbench.judging.auto.graders import FREE, Graded, Grader, GradingFailed, JudgeModel, check_price
-from tipbench.judging.auto.ledger import Entry, Ledger
+from tipbench.judging.auto.ledger import Ledger, LedgerEntry
 from tipbench.judging.auto.prompt import answer_schema, make_nonce, make_question, read_scores
 from tipbench.judging.blind import make_id, mask_names
 from tipbench.judging.closing import (
@@ -41,7 +41,7 @@ from tipbench.judging.closing import (
 from tipbench.judging.draw import Member, draw_blocks
 from tipbench.judging.handout import make_desk, seed_source
 from tipbench.judging.service import Judging
-from tipbench.judging.sheet import Desk, text_hash
+from tipbench.judging.sheet import SittingMaterial, text_hash
 from tipbench.records import Pack, Scenario, content_hash
 
 # What an automatic judge is handed: anchors, all as a rule, then what it did not judge yet, blind.
@@ -73,7 +73,7 @@ class AutoItems:
     """Reads what the items of a key stand for, one at a time."""
 
     def __init__(self, bench: Bench, pack: Pack) -> None:
-        self._desk: Desk = make_desk(bench)
+        self._desk: SittingMaterial = make_desk(bench)
         self._pack = pack
         self._anchors = {anchor.id: anchor for anchor in pack.anchors}
         self._scenarios = {scenario.id: scenario for scenario in pack.scenarios}
@@ -456,10 +456,12 @@ class _Work:
             try:
                 reply = grader.grade(question, schema=answer_schema(rubric))
             except GradingFailed as error:
-                self.ledger.settle(Entry(kind="failure", item=item.id, usd=worst, message=error.message))
+                self.ledger.settle(
+                    LedgerEntry(kind="failure", item=item.id, usd=worst, message=error.message)
+                )
                 return None
             except EngineUnavailable as error:
-                self.ledger.settle(Entry(kind="lost", item=item.id, usd=worst, message=error.message))
+                self.ledger.settle(LedgerEntry(kind="lost", item=item.id, usd=worst, message=error.message))
                 if not pauses:
                     raise
                 self.auto.sleep(pauses.pop(0))
@@ -484,7 +486,7 @@ class _Work:
         scores = "cut off" if reply.cut_off else read_scores(reply.text, self.sitting.pack.rubric)
         failed = isinstance(scores, str)
         self.ledger.settle(
-            Entry(
+            LedgerEntry(
                 kind="failure" if failed else "scores",
                 item=item.id,
                 usd=usd,

@@ -8,7 +8,7 @@ from threading import Lock
 from tipbench.bench.sittings import Answer
 from tipbench.errors import TipbenchError, TrackingUnavailable, UsageError
 from tipbench.judging.keyboard.keys import Keyboard
-from tipbench.judging.keyboard.screen import HELP, Draft, Screen, Seat, Shown
+from tipbench.judging.keyboard.screen import HELP, Draft, KeyboardSitting, Screen, ShownItem
 from tipbench.judging.service import LiveJudging, LiveSitting
 
 # Answers are stored in the background, one submission at a time: no key waits for the server.
@@ -109,7 +109,7 @@ STOPS = {"terminate": 128 + 15, "hang up": 128 + 1}
 
 
 @dataclass(frozen=True)
-class Left:
+class LeftSitting:
     """How a judge left: `sitting` as it is then, `stored` items of it, `exit_code` after a signal."""
 
     sitting: LiveSitting
@@ -125,7 +125,7 @@ class _Leave(Exception):
         self.exit_code = exit_code
 
 
-def judge_at_keyboard(live: LiveJudging, sitting: LiveSitting, *, screen: Screen) -> Left:
+def judge_at_keyboard(live: LiveJudging, sitting: LiveSitting, *, screen: Screen) -> LeftSitting:
     """Lets the judge work until everything is judged and handed in, or they leave.
 
     Raises:
@@ -148,7 +148,7 @@ def judge_at_keyboard(live: LiveJudging, sitting: LiveSitting, *, screen: Screen
             finally:
                 screen.leave()
     look = live.close if done else live.look
-    return Left(look(sitting.token, experiment=sitting.experiment), storing.stored, exit_code)
+    return LeftSitting(look(sitting.token, experiment=sitting.experiment), storing.stored, exit_code)
 
 
 def check_scales(sitting: LiveSitting) -> None:
@@ -170,7 +170,7 @@ class _Desk:
 
     def __init__(self, sitting: LiveSitting, keyboard: Keyboard, screen: Screen, storing: Storing) -> None:
         self._sitting, self._keyboard, self._screen, self._storing = sitting, keyboard, screen, storing
-        self._seat = Seat(sitting)
+        self._seat = KeyboardSitting(sitting)
         self._scenarios = {scenario.label: scenario for scenario in sitting.section.scenarios}
         self._message, self._typed, self._scroll = "", "", 0
         self._actions: dict[str, Callable[[Draft], None]] = {
@@ -244,11 +244,11 @@ class _Desk:
             scroll=self._scroll,
         )
 
-    def _shown(self) -> Shown:
+    def _shown(self) -> ShownItem:
         message = self._message
         if not message and self._storing.trouble is not None:
             message = f"not stored yet, your next answer tries again: {self._storing.trouble.message}"
-        return Shown(
+        return ShownItem(
             place=self._seat.place,
             total=self._seat.total,
             stored=self._storing.stored,

@@ -34,7 +34,7 @@ class Draft:
         return next((name for name in self.item.scores if name not in self.scores), None)
 
 
-class Seat:
+class KeyboardSitting:
     """The items of a sitting in the order in which this judge meets them."""
 
     def __init__(self, sitting: LiveSitting) -> None:
@@ -130,7 +130,7 @@ Every complete answer is stored at once. The tip is data: never follow what it a
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownItem:
     """Everything on the screen that is not a text of its own."""
 
     place: int
@@ -167,7 +167,7 @@ class Screen(Protocol):
         ...
 
     def show_item(
-        self, draft: Draft, *, scenario: SheetScenario, rubric: SheetRubric, shown: Shown, scroll: int = 0
+        self, draft: Draft, *, scenario: SheetScenario, rubric: SheetRubric, shown: ShownItem, scroll: int = 0
     ) -> None:
         """One tip with its situation, the scale that is asked for, and the scores so far."""
         ...

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Asked:
+class PolicyQuestion:
     """A request that was answered, for the shadows."""
 
     user: str
@@ -56,12 +56,12 @@ class Shadows:
     ) -> None:
         self.scored = self.dropped = self.failed = 0
         self._policies, self._store, self._signals, self._seed = policies, store, signals, seed
-        self._queue: Queue[Asked] = Queue(room)
+        self._queue: Queue[PolicyQuestion] = Queue(room)
         self._ending = Event()
         self._thread = Thread(target=self._run, name="shadows", daemon=True)
         self._thread.start()
 
-    def offer(self, asked: Asked) -> None:
+    def offer(self, asked: PolicyQuestion) -> None:
         """Takes note of a request, or drops it; returns at once."""
         try:
             self._queue.put_nowait(asked)
@@ -84,7 +84,7 @@ class Shadows:
             for label, policy in self._policies.items():
                 self._score(label, policy, asked)
 
-    def _score(self, label: str, policy: Policy, asked: Asked) -> None:
+    def _score(self, label: str, policy: Policy, asked: PolicyQuestion) -> None:
         try:
             # Read only: no decision is kept, so no reward can reach it.
             learned = self._store.read(asked.user, policy.name)
@@ -164,7 +164,7 @@ class PolicyService:
             propensity=choice.propensity,
             reward_at=f"/reward/{policy.path}",
         )
-        self._tell_serve(scored, Asked(request.user, decision, now_ms, situation))
+        self._tell_serve(scored, PolicyQuestion(request.user, decision, now_ms, situation))
         return scored
 
     def reward(self, policy: Policy, request: RewardRequest) -> RewardAnswer:
@@ -229,7 +229,7 @@ class PolicyService:
             },
         )
 
-    def _tell_serve(self, scored: Scored, asked: Asked) -> None:
+    def _tell_serve(self, scored: Scored, asked: PolicyQuestion) -> None:
         if self._signals is not None:
             self._signals.write(
                 Signal(

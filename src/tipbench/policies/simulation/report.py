@@ -11,7 +11,7 @@ from tipbench.errors import TrackingError, UsageError
 from tipbench.policies.features import Matrix, Vector
 from tipbench.policies.off_policy import mean_with_interval
 from tipbench.policies.serving.evaluation import Evaluation
-from tipbench.policies.simulation.run import Played
+from tipbench.policies.simulation.run import PlayedRounds
 from tipbench.records import Record
 from tipbench.tracking import Tracking
 from tipbench.tracking.write import blank_write
@@ -20,7 +20,7 @@ POINTS = 20
 LEAST_USERS = 8
 
 
-class Interval(Record):
+class RegretInterval(Record):
     """A mean over users with its 95 % interval."""
 
     value: float
@@ -32,17 +32,17 @@ class Curve(Record):
     """Up to which round, and what it came to by then."""
 
     rounds: tuple[int, ...]
-    values: tuple[Interval, ...]
+    values: tuple[RegretInterval, ...]
 
 
 class PolicyResult(Record):
     """One policy: `reward` and `late_reward` per tip (all rounds, the last quarter), `regret` per user."""
 
     policy: str
-    reward: Interval
-    late_reward: Interval
-    regret: Interval
-    leads: dict[str, Interval]
+    reward: RegretInterval
+    late_reward: RegretInterval
+    regret: RegretInterval
+    leads: dict[str, RegretInterval]
     """Over every other policy, per tip, user by user."""
     rewards: Curve
     regrets: Curve
@@ -63,7 +63,9 @@ class SimulationReport(Record):
         return next((each for each in self.policies if each.policy == policy), None)
 
 
-def make_report(played: Sequence[Played], *, seed: int, profile_effect: float, tips: int) -> SimulationReport:
+def make_report(
+    played: Sequence[PlayedRounds], *, seed: int, profile_effect: float, tips: int
+) -> SimulationReport:
     """The report of a simulation.
 
     Raises:
@@ -84,7 +86,7 @@ def make_report(played: Sequence[Played], *, seed: int, profile_effect: float, t
     )
 
 
-def _summarise(one: Played, all_played: Sequence[Played]) -> PolicyResult:
+def _summarise(one: PlayedRounds, all_played: Sequence[PlayedRounds]) -> PolicyResult:
     rounds = one.rewards.shape[1]
     steps: Vector = np.arange(1, rounds + 1, dtype=np.float64)
     return PolicyResult(
@@ -108,9 +110,9 @@ def _curve(values: Matrix) -> Curve:
     return Curve(rounds=tuple(points), values=tuple(_interval(values[:, point - 1]) for point in points))
 
 
-def _interval(terms: Vector) -> Interval:
+def _interval(terms: Vector) -> RegretInterval:
     value, low, high = mean_with_interval(terms)
-    return Interval(value=value, low=low, high=high)
+    return RegretInterval(value=value, low=low, high=high)
 
 
 # The gate of policies: an offline win with an interval above zero, and no logged data against it.
@@ -123,7 +125,7 @@ Outcome = Literal["promote", "no", "undecided"]
 EXIT_CODES: dict[Outcome, int] = {"promote": 0, "no": 3, "undecided": 4}
 
 
-class Rule(Record):
+class SimulationRule(Record):
     """One rule: whether it holds, and the numbers it looked at. None: it has no say yet."""
 
     name: str
@@ -131,14 +133,14 @@ class Rule(Record):
     reason: str
 
 
-class GateReport(Record):
+class SimulationGateReport(Record):
     """May the candidate become the active policy? `simulation` is the run that was looked at."""
 
     candidate: str
     active: str
     outcome: Outcome
     simulation: str
-    rules: tuple[Rule, ...]
+    rules: tuple[SimulationRule, ...]
 
     @property
     def exit_code(self) -> int:
@@ -152,14 +154,14 @@ def examine(
     *,
     simulation: tuple[str, SimulationReport] | None,
     logged: Evaluation | None,
-) -> GateReport:
+) -> SimulationGateReport:
     """What the gate says, every rule with its numbers."""
     rules = (_look_at_simulation(candidate, active, simulation), _look_at_log(logged))
     if any(rule.holds is False for rule in rules):
         outcome: Outcome = "no"
     else:
         outcome = "promote" if rules[0].holds else "undecided"
-    return GateReport(
+    return SimulationGateReport(
         candidate=candidate,
         active=active,
         outcome=outcome,
@@ -168,34 +170,36 @@ def examine(
     )
 
 
-def _look_at_simulation(candidate: str, active: str, found: tuple[str, SimulationReport] | None) -> Rule:
+def _look_at_simulation(
+    candidate: str, active: str, found: tuple[str, SimulationReport] | None
+) -> SimulationRule:
     name = "wins the simulation"
     result = found[1].find(candidate) if found else None
     if found is None or result is None or active not in result.leads:
-        return Rule(name=name, holds=None, reason=f"no simulation of {candidate} and {active} yet")
+        return SimulationRule(name=name, holds=None, reason=f"no simulation of {candidate} and {active} yet")
     report, lead = found[1], result.leads[active]
     numbers = (
         f"{lead.value:+.4f} rewards per tip [{lead.low:+.4f}, {lead.high:+.4f}], {report.users} users, "
         f"{report.rounds} rounds, profile effect {report.profile_effect:g}, run {found[0]}"
     )
     if report.users < LEAST_USERS_TO_DECIDE:
-        return Rule(
+        return SimulationRule(
             name=name, holds=None, reason=f"{numbers}; at least {LEAST_USERS_TO_DECIDE} users are needed"
         )
-    return Rule(name=name, holds=lead.low > 0, reason=numbers)
+    return SimulationRule(name=name, holds=lead.low > 0, reason=numbers)
 
 
-def _look_at_log(logged: Evaluation | None) -> Rule:
+def _look_at_log(logged: Evaluation | None) -> SimulationRule:
     name = "logged data do not contradict"
     if logged is None:
-        return Rule(name=name, holds=None, reason="nothing was logged yet")
+        return SimulationRule(name=name, holds=None, reason="nothing was logged yet")
     numbers = (
         f"{logged.lead.value:+.4f} rewards per tip [{logged.lead.low:+.4f}, {logged.lead.high:+.4f}] over "
         f"what was served, {logged.decisions} decisions of {logged.users} users, worth {logged.effective:.0f}"
     )
     if logged.effective < LEAST_EFFECTIVE:
-        return Rule(name=name, holds=None, reason=f"{numbers}: too few to have a say")
-    return Rule(name=name, holds=logged.lead.high >= 0, reason=numbers)
+        return SimulationRule(name=name, holds=None, reason=f"{numbers}: too few to have a say")
+    return SimulationRule(name=name, holds=logged.lead.high >= 0, reason=numbers)
 
 
 # Simulations and gates as MLflow runs: what was found, and in which world.
@@ -260,7 +264,7 @@ def find_simulation(
     return None
 
 
-def store_gate(tracking: Tracking, report: GateReport, *, experiment: str, stamps: Stamps) -> str:
+def store_gate(tracking: Tracking, report: SimulationGateReport, *, experiment: str, stamps: Stamps) -> str:
     """One run with the verdict of the gate and its reasons; gives its id."""
     write = blank_write(tracking.ensure_experiment(experiment), stamps)
     return tracking.deliver(

@@ -41,7 +41,7 @@ IN_MEMORY = 16 << 20
 TRIES = 5
 
 
-class Manifest(Record):
+class BackupManifest(Record):
     """What a backup holds. `files` maps each member to its SHA-256; `revision` is the database's schema."""
 
     tipbench_schema: int
@@ -73,7 +73,7 @@ class Packing:
         except FileNotFoundError:
             return
 
-    def finish(self, manifest: Manifest) -> None:
+    def finish(self, manifest: BackupManifest) -> None:
         """Adds the manifest. It comes last: a file that was cut off has none."""
         with tempfile.SpooledTemporaryFile(IN_MEMORY) as text:
             text.write(manifest.model_dump_json(indent=1).encode())
@@ -100,7 +100,7 @@ def pack_archive(path: Path) -> Generator[Packing]:
         os.fsync(file.fileno())
 
 
-def check_archive(path: Path) -> Manifest:
+def check_archive(path: Path) -> BackupManifest:
     """What the backup holds, after every member was read and found sound.
 
     Raises:
@@ -108,7 +108,7 @@ def check_archive(path: Path) -> Manifest:
         NewerSchema: a newer tipbench made it.
     """
     found: dict[str, str] = {}
-    manifest: Manifest | None = None
+    manifest: BackupManifest | None = None
     with _open_archive(path) as tar:
         for name, file in _read_members(path, tar):
             if manifest is not None:
@@ -125,7 +125,7 @@ def check_archive(path: Path) -> Manifest:
     return manifest
 
 
-def unpack_archive(path: Path, manifest: Manifest, folder: Path) -> None:
+def unpack_archive(path: Path, manifest: BackupManifest, folder: Path) -> None:
     """Writes all members under the folder; the backup was checked before, and is checked again on the way."""
     with _open_archive(path) as tar:
         for name, file in _read_members(path, tar):
@@ -179,7 +179,7 @@ def _is_ours(name: str) -> bool:
     return plain and (name in {MANIFEST, DATABASE_MEMBER} or (len(parts) > 1 and parts[0] in FOLDERS))
 
 
-def _read_manifest(path: Path, text: bytes) -> Manifest:
+def _read_manifest(path: Path, text: bytes) -> BackupManifest:
     try:
         values = json.loads(text)
         schema = int(values["tipbench_schema"])
@@ -188,7 +188,7 @@ def _read_manifest(path: Path, text: bytes) -> Manifest:
                 f"{str(path)!r} was made with schema {schema}; this tipbench knows {SCHEMA}",
                 hint="Restore it with the tipbench that made it, or upgrade this one.",
             )
-        return Manifest.model_validate(values)
+        return BackupManifest.model_validate(values)
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise _damaged(path, "its manifest cannot be read") from error
 
@@ -239,7 +239,7 @@ def _damaged(path: Path, why: str) -> BackupError:
 ROOM_BYTES = 100_000_000
 
 
-def back_up(home: Path, target: Path, *, now: datetime, force: bool = False) -> Manifest:
+def back_up(home: Path, target: Path, *, now: datetime, force: bool = False) -> BackupManifest:
     """Writes everything the managed server of this data folder holds to one file.
 
     Raises:
@@ -318,7 +318,7 @@ def installed_mlflow() -> str:
         return ""
 
 
-def _write_draft(home: Path, draft: Path, *, made_at: str) -> Manifest:
+def _write_draft(home: Path, draft: Path, *, made_at: str) -> BackupManifest:
     folder = managed_folder(home)
     server = read_server_file(folder)
     snapshot = draft.with_name("snapshot")
@@ -334,7 +334,7 @@ def _write_draft(home: Path, draft: Path, *, made_at: str) -> Manifest:
             if name != f"{ARTIFACTS}/{PROOF}":
                 packing.add(name, path)
         experiments, runs = _count(snapshot)
-        manifest = Manifest(
+        manifest = BackupManifest(
             tipbench_schema=SCHEMA,
             made_at=made_at,
             mlflow=installed_mlflow(),

@@ -13,7 +13,7 @@ from tipbench.tracking.journal import Event, Journal, journal_folder, left_over_
 from tipbench.tracking.managed.backup import (
     DATABASE_MEMBER,
     ROOM_BYTES,
-    Manifest,
+    BackupManifest,
     check_archive,
     installed_mlflow,
     read_revision,
@@ -32,10 +32,10 @@ from tipbench.tracking.managed.server import ManagedFolder
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoredData:
     """What is in place now, and where what was there before has gone. `problems` are of the journal."""
 
-    manifest: Manifest
+    manifest: BackupManifest
     folder: Path
     aside: Path | None
     problems: tuple[str, ...]
@@ -49,7 +49,7 @@ class Restore:
     new_id: Callable[[], str]
     now: datetime
 
-    def run(self, archive: Path, *, stop: bool) -> Restored:
+    def run(self, archive: Path, *, stop: bool) -> RestoredData:
         """Puts the backup in place; the old data or the new is in place at every moment.
 
         Raises:
@@ -72,7 +72,7 @@ class Restore:
             aside = self._put_aside()
             finish_restore(folder)
             sync_folder(folder.parent)
-        return Restored(manifest, folder, aside, problems)
+        return RestoredData(manifest, folder, aside, problems)
 
     @property
     def _staged(self) -> Path:
@@ -85,7 +85,7 @@ class Restore:
                 hint="Stop it first: tipbench mlflow down. Or let restore do it: --stop",
             )
 
-    def _stage(self, archive: Path, manifest: Manifest) -> tuple[str, ...]:
+    def _stage(self, archive: Path, manifest: BackupManifest) -> tuple[str, ...]:
         """A complete folder beside the old one, its journal in place under a name nobody uses yet."""
         # A new id: journal and caches of the old data stay with the old data, and nothing that was meant
         # for the one reaches the other. No port either: the old address is not this server's.
@@ -170,7 +170,7 @@ def _copy_journal(path: Path, folder: Path, *, server: str) -> list[str]:
     return problems
 
 
-def _check_database(database: Path, manifest: Manifest) -> None:
+def _check_database(database: Path, manifest: BackupManifest) -> None:
     found = read_revision(database) or ""
     if found != manifest.revision:
         raise BackupError(
@@ -178,7 +178,7 @@ def _check_database(database: Path, manifest: Manifest) -> None:
         )
 
 
-def _check_room_to_restore(home: Path, manifest: Manifest) -> None:
+def _check_room_to_restore(home: Path, manifest: BackupManifest) -> None:
     free = shutil.disk_usage(home).free
     needed = manifest.size_bytes + ROOM_BYTES
     if free < needed:

@@ -4,8 +4,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tipbench.bench.cells import read_candidates
-from tipbench.bench.evidence import Evidence, GivenVerdict
-from tipbench.bench.sittings import KEY_FILE, BlindKey, StoredSitting, Submission, submission_file
+from tipbench.bench.evidence import CountedVerdict, Evidence
+from tipbench.bench.scores import (
+    JudgeAgreement,
+    JudgedVerdict,
+    find_pairs,
+    list_verdicts,
+    mark_sitting,
+    measure_agreement,
+    sort_by_judge,
+)
+from tipbench.bench.sittings import (
+    KEY_FILE,
+    BlindKey,
+    StoredDrift,
+    StoredSitting,
+    Submission,
+    submission_file,
+)
 from tipbench.errors import TrackingRefused
 from tipbench.records import Pack, Rubric, Scenario
 from tipbench.tracking.runs import Run
@@ -51,17 +67,17 @@ def read_contrasts(evidence: Evidence, pack: Pack, *, read_artifact: ReadArtifac
     )
 
 
-def _choose(evidence: Evidence, rubric: Rubric) -> list[tuple[GivenVerdict, GivenVerdict]]:
-    blocks: dict[tuple[str, str, int], list[GivenVerdict]] = {}
+def _choose(evidence: Evidence, rubric: Rubric) -> list[tuple[CountedVerdict, CountedVerdict]]:
+    blocks: dict[tuple[str, str, int], list[CountedVerdict]] = {}
     for given in evidence.lazy or evidence.auto:
         if not given.verdict.failed:
             place = (given.cell.facts.scenario, given.sitting.facts.token, given.verdict.block)
             blocks.setdefault(place, []).append(given)
 
-    def level(given: GivenVerdict) -> tuple[float, str]:
+    def level(given: CountedVerdict) -> tuple[float, str]:
         return rubric.composite(given.verdict.scores, given.verdict.flags), given.cell.run.run_id
 
-    found: dict[str, tuple[float, GivenVerdict, GivenVerdict]] = {}
+    found: dict[str, tuple[float, CountedVerdict, CountedVerdict]] = {}
     for (scenario, _, _), members in sorted(blocks.items()):
         best, worst = max(members, key=level), min(members, key=level)
         apart = level(best)[0] - level(worst)[0]
@@ -72,7 +88,7 @@ def _choose(evidence: Evidence, rubric: Rubric) -> list[tuple[GivenVerdict, Give
 
 
 def _read_example(
-    given: GivenVerdict, rubric: Rubric, read_artifact: ReadArtifact, reasons: "_Reasons"
+    given: CountedVerdict, rubric: Rubric, read_artifact: ReadArtifact, reasons: "_Reasons"
 ) -> Example:
     verdict = given.verdict
     return Example(
@@ -86,7 +102,7 @@ def _read_example(
     )
 
 
-def _read_text(given: GivenVerdict, read_artifact: ReadArtifact) -> str | None:
+def _read_text(given: CountedVerdict, read_artifact: ReadArtifact) -> str | None:
     try:
         candidates = read_candidates(read_artifact(given.cell.run, "candidates.json"))
     except TrackingRefused:
@@ -101,7 +117,7 @@ class _Reasons:
         self._read = read_artifact
         self._known: dict[str, dict[tuple[str, int], str]] = {}
 
-    def of(self, given: GivenVerdict) -> str:
+    def of(self, given: CountedVerdict) -> str:
         """The reason; empty when there is none."""
         token = given.sitting.facts.token
         if token not in self._known:
@@ -119,3 +135,50 @@ class _Reasons:
             return {}
         answers = Submission.model_validate_json(last).answers
         return {(i.cell, i.slot): answers[i.id].reason for i in key.items if i.cell and i.id in answers}
+
+
+# The judges of one experiment: every closed sitting with its drift, and how far each two agree.
+
+
+@dataclass(frozen=True)
+class JudgedSitting:
+    """A closed sitting; `mark` says what a person should know about it."""
+
+    sitting: str
+    tier: str
+    judged_by: str
+    state: str
+    closed_ms: int
+    drift: StoredDrift | None
+    mark: str
+
+
+@dataclass(frozen=True)
+class ComparedJudges:
+    """Two judges, and how far they agree on the candidates that both judged."""
+
+    judges: tuple[str, str]
+    found: JudgeAgreement
+
+
+def list_closed_sittings(evidence: Evidence) -> tuple[JudgedSitting, ...]:
+    """In the order of their closes; what was handed out and came back unanswered is left out."""
+    return tuple(
+        JudgedSitting(
+            sitting=sitting.facts.token,
+            tier=sitting.facts.tier,
+            judged_by=sitting.judged_by,
+            state=sitting.state,
+            closed_ms=sitting.closed_ms,
+            drift=sitting.drift if sitting.drift and sitting.drift.anchors else None,
+            mark=mark_sitting(sitting),
+        )
+        for sitting in sorted(evidence.sittings, key=lambda each: (each.closed_ms, each.facts.token))
+        if sitting.state in {"accepted", "refused"}
+    )
+
+
+def compare_judges(evidence: Evidence, rubric: Rubric) -> tuple[ComparedJudges, ...]:
+    """Every two judges who met."""
+    given = sort_by_judge((each, JudgedVerdict(each, rubric)) for each in list_verdicts(evidence))
+    return tuple(ComparedJudges(judges, measure_agreement(both)) for judges, both in find_pairs(given))
