@@ -29,7 +29,7 @@ from tipbench.tracking.tracking import open_managed_folder
 
 HERE = Path(__file__).parent
 hypothesis.settings.register_profile(
-    # A busy machine is no failure, and what fails shall fail again.
+    # A busy machine is not a failure, and what fails shall fail again.
     "tests",
     deadline=None,
     derandomize=True,

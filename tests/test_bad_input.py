@@ -193,7 +193,7 @@ def other_experiment(content: Any) -> None:
         (set_score(3.5), 2, "items[0]"),
         (alter_text, 2, "the text was altered"),
         (drop_item, 2, "is missing"),
-        (repeat_item, 2, "stands 2 times"),
+        (repeat_item, 2, "appears 2 times"),
         (repeat_section, 2, "stands twice in the file"),
         (drop_score, 2, "tone is missing"),
         (add_scale, 2, "there is no scale 'charm'"),

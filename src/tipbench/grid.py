@@ -192,7 +192,7 @@ def _refuse_same_contents(cells: Sequence[Cell]) -> None:
         if first is not cell:
             raise UsageError(
                 f"{first.name!r} and {cell.name!r} ask the same weights the same question",
-                hint="One of the two names is enough: leave the other away.",
+                hint="One of the two names is enough: leave the other out.",
             )
 
 

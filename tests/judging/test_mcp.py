@@ -123,7 +123,7 @@ def test_every_wrong_verdict_is_named_by_its_item_and_nothing_is_stored(desk: De
         for place in (5, 6):
             assert f"item {ids[place]!r}: scores.tone" in text
         assert f"item {ids[7]!r}: reason" in text
-        assert f"item {ids[0]!r} stands 2 times" in text
+        assert f"item {ids[0]!r} appears 2 times" in text
         assert "verdict 10: it" in text
         assert "verdict 11: item" in text
         assert (await judge.call("progress", sitting=token))["answered"] == 0

@@ -60,7 +60,7 @@ def test_bytes_that_are_no_utf_8_are_named_with_their_line(folder: Path) -> None
         ("[scales.appeal]", "[scales.composite]", "[scales.composite]", "name 'composite' is taken"),
         ("[flags.short", "[flags.appeal", "[flags.appeal]", "name 'appeal' is taken"),
         ("max_words = 9", "max_letters = 9", "max_letters", "unknown field 'flags.short.rule.max_letters'"),
-        ("must_match = ['!", "must_match = ['(", "[flags.shouting.rule]", "is no regular expression"),
+        ("must_match = ['!", "must_match = ['(", "[flags.shouting.rule]", "is not a regular expression"),
         (r"must_match = ['!|\b[A-Z]{4,}\b']", "", "[flags.shouting.rule]", "the rule is empty"),
     ],
 )

@@ -14,7 +14,7 @@ from tipbench.records import Record
 
 SHORTEST_SECONDS = 1.0
 COST_FACTOR = 4.0
-"""An answer is kept so many times as long as it took: a fifth of the time goes into making it anew."""
+"""An answer is kept so many times as long as it took: a fifth of the time goes into making it again."""
 LONGEST_SECONDS = 60.0
 MOST = 500
 
@@ -42,7 +42,7 @@ class _Entry:
 
 
 class Boards:
-    """Answers by key. The first to ask waits for it, later ones get what there is while it is made anew."""
+    """Answers by key. The first to ask waits for it, later ones get what there is while it is made again."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -66,7 +66,7 @@ class Boards:
         return replace(entry.answer, age_seconds=max(0.0, self._clock() - entry.made))
 
     def forget(self, name: str) -> None:
-        """Everything under keys that begin so is made anew when it is asked for."""
+        """Everything under keys that begin so is made again when it is asked for."""
         with self._lock:
             for key in [key for key in self._entries if key[0] == name]:
                 del self._entries[key]

@@ -38,7 +38,7 @@ class MlflowConnection:
             return self._opened
 
     def lose(self) -> None:
-        """Forgets a server that went away: the next call looks for it anew."""
+        """Forgets a server that went away: the next call looks for it again."""
         with self._opening:
             # Not closed: another thread may be using it, and what is unused ends by itself.
             self._opened = None

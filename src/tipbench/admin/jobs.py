@@ -420,7 +420,7 @@ class OrderForm(Generic[Order]):
             ValidationError: a field is wrong.
         """
         given = {name: self._convert(name, value) for name, value in values.items()}
-        # What may be left away is left away when it is empty.
+        # What may be left out is left out when it is empty.
         empty = {name for name, info in self._fields.items() if info.default is None and given[name] == ""}
         return self.record.model_validate({name: given[name] for name in given if name not in empty})
 

@@ -134,7 +134,7 @@ def make_token(user: Viewer, parts: Server, new: NewToken) -> MadeToken:
 def revoke_token(
     user: Viewer, parts: Server, token: Annotated[str, Path(min_length=1, max_length=64)]
 ) -> None:
-    """The token works no more."""
+    """The token no longer works."""
     parts.credentials.revoke_token(token, by=user)
 
 
@@ -219,7 +219,7 @@ def make_token_page(
 
 @pages.post("/people/tokens/{token}/revoke")
 def revoke_token_page(user: PageViewer, parts: Server, token: str) -> Response:
-    """It works no more."""
+    """It no longer works."""
     parts.credentials.revoke_token(token, by=user)
     return go("/people")
 

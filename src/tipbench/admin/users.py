@@ -289,7 +289,7 @@ class Credentials:
         """
         self.accounts.get(user)
         if not 1 <= days <= MAX_DAYS:
-            raise UsageError(f"a token of {days} days cannot be", hint=f"Take 1 to {MAX_DAYS}.")
+            raise UsageError(f"a token cannot last {days} days", hint=f"Take 1 to {MAX_DAYS}.")
         now, secret = self.stamps.now_ms(), "tb_" + secrets.token_urlsafe(32)
         token = Token(
             id=self.stamps.new_id()[:12],
@@ -319,7 +319,7 @@ class Credentials:
         return [Token.model_validate(dict(row)) for row in rows]
 
     def revoke_token(self, token_id: str, *, by: User) -> None:
-        """The token works no more. Others' tokens are an admin's to revoke.
+        """The token no longer works. Others' tokens are an admin's to revoke.
 
         Raises:
             NotThere: there is no such token.

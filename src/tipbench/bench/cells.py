@@ -158,7 +158,7 @@ def _read_cell(run: Run) -> StoredCell:
     except (KeyError, ValidationError) as error:
         raise TrackingError(
             f"the tag 'tipbench.facts' of cell {run.run_id} is missing or broken",
-            hint="It was edited in MLflow. Delete that run there and collect again: the cell is made anew.",
+            hint="It was edited in MLflow. Delete that run there and collect again: the cell is made again.",
         ) from error
     return StoredCell(
         run=run,

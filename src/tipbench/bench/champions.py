@@ -55,7 +55,7 @@ class ChampionArm(Record):
 
     @cached_property
     def hash(self) -> str:
-        """Of all that makes its answers; the seed is no part of an arm, nor what else is in the pack."""
+        """Of all that makes its answers; the seed is not part of an arm, nor what else is in the pack."""
         content = self.model_dump(exclude={"pack_hash": True, "options": {"seed"}})
         return content_hash(content)
 
@@ -237,7 +237,7 @@ def _follow(pack: str, root: str, runs: Sequence[Run], entry: RegistryEntry | No
     if root and root not in known:
         raise TrackingError(
             f"the run {root} that the champions of {pack!r} begin with is gone for good",
-            hint=f"Delete the prompt {entry_name(pack)!r} in MLflow and begin anew: "
+            hint=f"Delete the prompt {entry_name(pack)!r} in MLflow and begin again: "
             "tipbench promote --initial ARM --reason …",
         )
     chain: list[Promotion] = []

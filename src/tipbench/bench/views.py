@@ -117,7 +117,7 @@ def read_texts(paths: Sequence[Path]) -> dict[str, str]:
     """Name → text of the files.
 
     Raises:
-        UsageError: one of them is no text, or two have the same name.
+        UsageError: one of them is not text, or two have the same name.
     """
     texts: dict[str, str] = {}
     for path in paths:
@@ -148,7 +148,7 @@ def texts_write(texts: Mapping[str, str], *, name: str, write: Write) -> Write:
     )
 
 
-# Repair: what people see on the cells, made anew from the verdicts that count. Only views are written.
+# Repair: what people see on the cells, made again from the verdicts that count. Only views are written.
 
 
 @dataclass(frozen=True)

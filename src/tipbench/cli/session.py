@@ -321,7 +321,7 @@ def can_draw(session: Session) -> bool:
 
 
 def say_enough(session: Session, enough: JudgedEnough) -> None:
-    """That is no failure: nothing is handed out because nothing would come of it."""
+    """That is not a failure: nothing is handed out because nothing would come of it."""
     session.say.print(enough.message, markup=False)
     session.say.print(enough.hint, markup=False)
 

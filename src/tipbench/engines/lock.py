@@ -214,7 +214,7 @@ def normalise_url(url: str, *, setting: str) -> str:
     if parts.username is not None or parts.query or parts.fragment:
         raise UsageError(
             f"{setting} holds more than scheme, host, port and path",
-            hint="Leave name, password and everything behind a question mark away: keys are set apart.",
+            hint="Leave out name, password and everything after a question mark: keys are set apart.",
         )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     shown_port = "" if port in {None, PORTS[parts.scheme]} else f":{port}"

@@ -326,4 +326,4 @@ def read_proposals(path: Path) -> Proposals:
             hint="The brief says at its end what the file looks like.",
         ) from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{str(path)!r} is no JSON: {error}") from error
+        raise UsageError(f"{str(path)!r} is not JSON: {error}") from error

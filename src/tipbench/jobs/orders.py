@@ -150,7 +150,7 @@ def check_addresses(addresses: Mapping[str, str | None], settings: Settings) -> 
             setting = "ollama_urls" if name == "ollama_url" else "mlflow_url"
             raise UsageError(
                 f"{name} {url!r} is not one that this server was configured with",
-                hint=f"Leave it away, or add it to the setting {setting!r} of the server.",
+                hint=f"Leave it out, or add it to the setting {setting!r} of the server.",
             )
 
 

@@ -61,7 +61,7 @@ class Job(Record):
         return self.state in ENDED
 
 
-# The one SQLite file of what is no evaluation fact: jobs, users, tokens, audit. Its owner's alone.
+# The one SQLite file of what is not an evaluation fact: jobs, users, tokens, audit. Its owner's alone.
 
 
 FILE_NAME = "admin.db"

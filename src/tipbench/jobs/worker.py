@@ -25,7 +25,7 @@ POLITE = ((signal.SIGINT, 20.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
 BEGIN = 'read -r word && exec "$@" </dev/null'
 """Waits for a word on standard input and becomes the command; without one, it never begins."""
 OUTCOMES = {3: "the answer is no: see the log", 4: "not decided yet: the log says what is missing"}
-"""What the exit codes of our commands say that are no failures."""
+"""What the exit codes of our commands say that are not failures."""
 
 
 @dataclass(frozen=True)

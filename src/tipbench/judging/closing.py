@@ -421,13 +421,13 @@ def load_sheet(path: Path, *, experiment: str | None) -> Sheet:
     """The sheet of this file, of this experiment if one is named.
 
     Raises:
-        SheetError: it is no sheet, or one of another experiment.
+        SheetError: it is not a sheet, or one of another experiment.
     """
     sheet = read_sheet(path)
     if experiment is not None and sheet.experiment != experiment:
         raise SheetError(
             f"{str(path)!r} is a sheet of experiment {sheet.experiment!r}, not of {experiment!r}",
-            hint="Leave --experiment away: the sheet knows its own.",
+            hint="Leave --experiment out: the sheet knows its own.",
         )
     return sheet
 

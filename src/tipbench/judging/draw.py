@@ -322,7 +322,7 @@ class Disagreement(Record):
     """Median of auto − lazy."""
     flagged: int
     bias_spread: float | None = None
-    """How unevenly it treats the arms: what makes an auto board wrong. Left away where it would take long."""
+    """How unevenly it treats the arms: what makes an auto board wrong. Left out where it would take long."""
 
 
 class FlaggedPair(Record):

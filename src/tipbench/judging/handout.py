@@ -423,7 +423,7 @@ def _put_in_place(part: Path, path: Path) -> None:
     except OSError as error:
         raise TipbenchError(
             f"{str(path)!r} cannot be written: {error.strerror}",
-            hint=f"The sheet is complete in {str(part)!r}: run the same command again when this is mended.",
+            hint=f"The sheet is complete in {str(part)!r}: run the same command again when this is fixed.",
         ) from error
 
 

@@ -261,7 +261,7 @@ def read_sheet(path: Path) -> Sheet:
     """The sheet in this file.
 
     Raises:
-        SheetError: it is no sheet; says where it breaks.
+        SheetError: it is not a sheet; says where it breaks.
         NewerSchema: it was written by a newer tipbench.
     """
     try:
@@ -273,7 +273,7 @@ def read_sheet(path: Path) -> Sheet:
     except json.JSONDecodeError as error:
         raise SheetError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:
-        raise SheetError(f"{str(path)!r} is no sheet: {error}") from error
+        raise SheetError(f"{str(path)!r} is not a sheet: {error}") from error
     _check_format(path, data)
     try:
         return Sheet.model_validate(data)
@@ -347,7 +347,7 @@ def _check_format(path: Path, data: object) -> None:
             f"{str(path)!r} is {found!r}; this tipbench reads {FORMAT!r}", hint="Upgrade tipbench."
         )
     raise SheetError(
-        f'{str(path)!r} is no sheet of tipbench (no "format": "{FORMAT}")',
+        f'{str(path)!r} is not a sheet of tipbench (no "format": "{FORMAT}")',
         hint="Make one with: tipbench judge --experiment NAME --export FILE",
     )
 
@@ -371,7 +371,7 @@ def _item_problems(section: Section, known: Mapping[str, object]) -> list[str]:
     where = f"sitting {section.sitting}"
     return (
         [f"{where}: item {item_id!r} is not of this sitting" for item_id in ids if item_id not in known]
-        + [f"{where}: item {item_id!r} stands {n} times" for item_id, n in ids.items() if n > 1]
+        + [f"{where}: item {item_id!r} appears {n} times" for item_id, n in ids.items() if n > 1]
         + [f"{where}: item {item_id!r} is missing" for item_id in known if item_id not in ids]
     )
 

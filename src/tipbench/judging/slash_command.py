@@ -34,13 +34,13 @@ def add_server(text: str, *, force: bool) -> str:
         found: object = json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{MCP_FILE} is not JSON: {error}", hint="Mend it, or add the entry by hand."
+            f"{MCP_FILE} is not JSON: {error}", hint="Fix it, or add the entry by hand."
         ) from None
     servers: object = (
         cast("dict[str, object]", found).get("mcpServers", {}) if isinstance(found, dict) else None
     )
     if not isinstance(servers, dict):
-        raise UsageError(f"{MCP_FILE} holds no object mcpServers", hint="Mend it, or add the entry by hand.")
+        raise UsageError(f"{MCP_FILE} holds no object mcpServers", hint="Fix it, or add the entry by hand.")
     known = cast("dict[str, object]", servers)
     if known.get(SERVER, MCP_ENTRY) != MCP_ENTRY and not force:
         raise UsageError(f"{MCP_FILE} has another server {SERVER!r}", hint="Replace it with --force.")

@@ -188,7 +188,7 @@ class JudgeTools:
             return _show_progress(self._live().close(sitting, experiment=found.experiment))
 
     def lose(self) -> None:
-        """Forgets the connection to MLflow: the next call opens it anew."""
+        """Forgets the connection to MLflow: the next call opens it again."""
         with self._lock:
             self._judging = None
             self._opened.close()
@@ -248,7 +248,7 @@ def _check_request(request: SittingRequest, order: str | None) -> None:
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} do not go together", hint="Ask for one of them.")
     if order is not None and request.items is None:
-        raise UsageError("order goes with next", hint="Give next, or leave order away.")
+        raise UsageError("order goes with next", hint="Give next, or leave order out.")
 
 
 def _no_sitting(experiment: str, state: str, what_now: str) -> Progress:

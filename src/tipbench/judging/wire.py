@@ -117,7 +117,7 @@ def read_given(given: Sequence[object]) -> list[GivenAnswer]:
                 f"{name}: {'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in error.errors()
             ]
     times = Counter(answer.item for answer in answers)
-    problems += [f"item {item!r} stands {n} times" for item, n in times.items() if n > 1]
+    problems += [f"item {item!r} appears {n} times" for item, n in times.items() if n > 1]
     if problems:
         shown = problems[:MAX_PROBLEMS]
         more = len(problems) - len(shown)

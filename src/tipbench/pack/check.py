@@ -38,7 +38,7 @@ class PackFindings:
     remarks: list[Mistake] = field(default_factory=list[Mistake])
 
     def mistake(self, file: str, line: int, what: str) -> None:
-        """Notes something that must be mended."""
+        """Notes something that must be fixed."""
         self.mistakes.append(Mistake(file, line, what))
 
     def remark(self, file: str, line: int, what: str) -> None:
@@ -179,5 +179,5 @@ def _prompt_mistakes(text: str, scenarios: Sequence[Scenario]) -> Iterator[tuple
         if "{{" in rest or "}}" in rest:
             yield (
                 number,
-                f"{rest.strip()[:60]!r}: braces that are no {{{{placeholder}}}}: mend or remove them",
+                f"{rest.strip()[:60]!r}: braces that are not a {{{{placeholder}}}}: fix or remove them",
             )

@@ -152,7 +152,7 @@ def _rule_mistakes(rule: FlagRule) -> Iterator[str]:
         try:
             re.compile(pattern)
         except re.error as error:
-            yield f"{pattern!r} is no regular expression ({error}): correct it"
+            yield f"{pattern!r} is not a regular expression ({error}): correct it"
 
 
 def make_rubric(manifest: Manifest, text: str, found: PackFindings) -> Rubric:
@@ -251,7 +251,7 @@ def _sound(pack: Pack | None, found: PackFindings, *, name: str) -> Pack:
         count = len(found.mistakes)
         listed = "\n".join(str(mistake) for mistake in found.mistakes)
         title = f"{count} mistake{'s' * (count != 1)} in {name}:"
-        raise PackError(f"{title}\n{listed}", hint="Mend them, then: tipbench pack check DIR")
+        raise PackError(f"{title}\n{listed}", hint="Fix them, then: tipbench pack check DIR")
     return pack
 
 

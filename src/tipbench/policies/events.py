@@ -40,7 +40,7 @@ class Rewarded(Record):
 
 
 class WasReset(Record):
-    """The user begins anew with every policy; `epoch` is the one that begins."""
+    """The user begins again with every policy; `epoch` is the one that begins."""
 
     kind: Literal["reset"] = "reset"
     at_ms: int

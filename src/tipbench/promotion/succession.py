@@ -45,7 +45,7 @@ class InForce:
 def settle(tracking: Tracking, pack: str, *, stamps: Stamps) -> InForce | None:
     """The champion in force, with the alias on its version; None when the pack never had one.
 
-    Whoever comes finishes what a killed promotion left, makes a deleted version anew, moves the alias back.
+    Whoever comes finishes what a killed promotion left, makes a deleted version again, moves the alias back.
 
     Raises:
         TrackingError: the alias does not stay where it belongs.
@@ -59,7 +59,7 @@ def settle(tracking: Tracking, pack: str, *, stamps: Stamps) -> InForce | None:
             return None
         if chain.entry is None:
             tracking.registry.create_entry(name, tags={ROOT_TAG: chain.root})
-            repaired.append(f"the prompt {name!r} was gone from MLflow's registry and was made anew")
+            repaired.append(f"the prompt {name!r} was gone from MLflow's registry and was made again")
             continue
         arm = read_arm(tracking, promotion)
         version = _ensure_version(tracking, arm, origin=promotion.origin)

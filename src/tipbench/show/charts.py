@@ -24,7 +24,7 @@ VOID = frozenset({"circle", "line", "polygon", "polyline", "rect"})
 
 
 def element(name: str, /, *content: str, **attributes: str | float | None) -> Markup:
-    """`<name attributes>content</name>`, safe by construction: what is no markup is made inert and escaped.
+    """`<name attributes>content</name>`, safe by construction: what is not markup is made inert and escaped.
 
     `class_` and `aria_label` stand for `class` and `aria-label`.
     """

@@ -141,7 +141,7 @@ def stamped_batch(rest: Rest, run_id: str, *, stamp: int, write: Write) -> dict[
 
 
 def _check_experiment(rest: Rest, write: Write) -> None:
-    """A server made anew at the same address gives the same ids to other experiments."""
+    """A server made again at the same address gives the same ids to other experiments."""
     answer = rest.get("experiments/get", OneExperiment, query={"experiment_id": write.experiment_id})
     if answer.experiment.name != write.experiment:
         raise AnsweredNo(
@@ -225,7 +225,7 @@ def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"key": key, "value": value} for key, value in values.items()]
 
 
-# The courier: carries submitted writes to the server in the background, tries again, keeps their order.
+# The sender: carries submitted writes to the server in the background, tries again, keeps their order.
 
 
 CLOSE_SECONDS = 5.0

@@ -26,7 +26,7 @@ class Run(Record):
 
 
 class Experiment(Record):
-    """One MLflow experiment of ours. `uid` is random: a server made anew reuses ids and names."""
+    """One MLflow experiment of ours. `uid` is random: a server made again reuses ids and names."""
 
     id: str
     name: str

@@ -120,7 +120,7 @@ class RunCache:
 
 
 class _BrokenCache(Exception):
-    """The file is no cache of ours."""
+    """The file is not a cache of ours."""
 
 
 PAGE = 200

@@ -170,7 +170,7 @@ class OllamaEngine:
         return self._api.show(tag.name)
 
     def _seat(self, model: Model, shown: OllamaModelInfo) -> HeldModel:
-        """Called with an empty server: who has the weights now is no process of this server."""
+        """Called with an empty server: who has the weights now is not a process of this server."""
         found = WEIGHTS_LINE.search(shown.modelfile)
         weights = found[1] if found else ""
         return HeldModel(

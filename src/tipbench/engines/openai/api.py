@@ -243,7 +243,7 @@ class OpenAiServer:
         """The reply to a question, or why there is none. A patient caller tries again what may pass.
 
         Raises:
-            EngineUnavailable: it does not answer, lets us not in, or is no such server.
+            EngineUnavailable: it does not answer, does not let us in, or is no such server.
         """
         response = self._send(
             "POST", "/chat/completions", body=question, seconds=self._access.timeout_seconds, patient=patient

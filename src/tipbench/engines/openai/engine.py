@@ -60,7 +60,7 @@ class OpenAiModel:
 
         Raises:
             GenerationFailed: the prompt does not fit, was refused, or the answer was withheld.
-            EngineUnavailable: the server is gone, lets us not in, or no longer has the model.
+            EngineUnavailable: the server is gone, does not let us in, or no longer has the model.
         """
         check_question(prompt, sampling)
         return self._read(self.ask(prompt, sampling=sampling, seed=seed))
@@ -89,7 +89,7 @@ class OpenAiModel:
 
         Raises:
             GenerationFailed: the server refused the question.
-            EngineUnavailable: the server is gone, lets us not in, or no longer has the model.
+            EngineUnavailable: the server is gone, does not let us in, or no longer has the model.
         """
         message = {"role": "user", "content": prompt}
         while True:

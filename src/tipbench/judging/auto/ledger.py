@@ -124,7 +124,7 @@ def _read_entries(path: Path) -> list[LedgerEntry]:
         return [LedgerEntry.model_validate_json(line) for line in whole.splitlines()]
     except ValidationError as error:
         raise TipbenchError(
-            f"{str(path)!r} is no ledger of this tipbench",
+            f"{str(path)!r} is not a ledger of this tipbench",
             hint="Move it away: what its calls cost is then no longer known.",
         ) from error
 

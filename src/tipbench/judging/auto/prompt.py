@@ -60,7 +60,7 @@ def answer_schema(rubric: Rubric) -> dict[str, Any]:
 
 
 def read_scores(text: str, rubric: Rubric) -> dict[str, int] | str:
-    """The scores of a reply, or what is wrong with it. Nothing is mended."""
+    """The scores of a reply, or what is wrong with it. Nothing is put right."""
     try:
         reply: object = json.loads(text)
     except (ValueError, RecursionError):

@@ -76,7 +76,7 @@ class Log:
         """Returns when the line is on disk; True if a segment was filled by this.
 
         Raises:
-            StoreUnavailable: the disk is full; nothing more is taken until the store is opened anew.
+            StoreUnavailable: the disk is full; nothing more is taken until the store is opened again.
         """
         with self._syncing:
             if self._synced >= position:
@@ -398,7 +398,7 @@ class FileStore:
         return epoch
 
     def replay(self) -> Mapping[Place, Learned]:
-        """What the log says of every user and policy, computed anew."""
+        """What the log says of every user and policy, computed again."""
         with self._changing:
             self._sync(self._log.position)
             states: dict[Place, UserState] = {}
@@ -418,7 +418,7 @@ class FileStore:
         """Writes every state down, so that the next start reads only what comes after."""
         with self._changing:
             reached, epochs = self._log.position, dict(self._epochs)
-            # Those who were reset in the meantime begin anew in the log behind `reached`.
+            # Those who were reset in the meantime begin again in the log behind `reached`.
             places = [*dict.fromkeys([*self._states, *self._behind])]
         self._log.sync(reached)
         for place in places:

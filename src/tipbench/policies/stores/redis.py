@@ -180,7 +180,7 @@ class RedisStore:
         return int(_ask(lambda: self._reset(keys=keys, args=[before + '"epoch":', behind])))
 
     def replay(self) -> Mapping[tuple[str, str], Learned]:
-        """What the logs say of every user and policy, computed anew."""
+        """What the logs say of every user and policy, computed again."""
         states: dict[tuple[str, str], UserState] = {}
         for key in _ask(lambda: list(self._redis.scan_iter(match=f"{PREFIX}:*:log"))):
             events = self._read_log(key)

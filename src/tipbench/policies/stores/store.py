@@ -39,7 +39,7 @@ class Store(Protocol):
         ...
 
     def replay(self) -> Mapping[tuple[str, str], Learned]:
-        """What the log says of every user and policy, computed anew: the same as `read`, bit for bit."""
+        """What the log says of every user and policy, computed again: the same as `read`, bit for bit."""
         ...
 
     def check(self) -> None:
@@ -94,7 +94,7 @@ class MemoryStore:
             return self._epochs[user]
 
     def replay(self) -> Mapping[tuple[str, str], Learned]:
-        """What the log says of every user and policy, computed anew."""
+        """What the log says of every user and policy, computed again."""
         states: dict[tuple[str, str], UserState] = {}
         for position, event in enumerate(self._log, start=1):
             place = (event.user, event.policy)

@@ -1,0 +1,48 @@
+"""The wheel, outside of the checkout: what it holds is enough for the demo and for programs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+UV = Path(sys.executable).with_name("uv")
+READ = """
+import tipbench
+with tipbench.open_bench("tip-bench-demo") as bench:
+    print(len(bench.cells()), "cells", len(bench.leaderboard()), "arms", len(bench.candidates()) > 0)
+"""
+
+
+def run(*command: str | Path, home: Path) -> str:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TIPBENCH"))}
+    ended = subprocess.run(
+        [str(word) for word in command],
+        cwd=home,
+        env=kept | {"TIPBENCH_HOME": str(home / "data"), "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.slow
+def test_a_wheel_in_a_new_environment_does_the_demo_and_can_be_read_by_a_program(tmp_path: Path) -> None:
+    run(UV, "build", "--quiet", "--wheel", "--out-dir", tmp_path / "dist", ROOT, home=tmp_path)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    python = tmp_path / "venv" / "bin" / "python"
+    run(UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "venv", home=tmp_path)
+    install = (UV, "pip", "install", "--quiet", "--python", python)
+    run(*install, "--require-hashes", "-r", ROOT / "requirements.txt", home=tmp_path)
+    run(*install, "--no-deps", wheel, home=tmp_path)
+    tipbench = python.with_name("tipbench")
+    try:
+        told = run(tipbench, "demo", home=tmp_path)
+        assert "5 Next" in told
+        assert run(python, "-c", READ, home=tmp_path).split() == ["12", "cells", "3", "arms", "True"]
+    finally:
+        run(tipbench, "mlflow", "down", home=tmp_path)
