@@ -22,7 +22,7 @@ def test_the_leaderboard_is_what_compare_prints(site: Site, judged: str, cli: Cl
     answer = site.client.get(at("leaderboard", judged), headers=site.as_("viewer"))
     assert answer.status_code == 200
     assert answer.text == printed
-    report = compare_experiment(site.parts.door.open().tracking, judged, by="model")
+    report = compare_experiment(site.parts.mlflow.open().tracking, judged, by="model")
     by_model = site.client.get(at("leaderboard", judged) + "?by=model", headers=site.as_("viewer"))
     assert by_model.text == report.model_dump_json(indent=1) + "\n"
 

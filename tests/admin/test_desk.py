@@ -17,7 +17,7 @@ def at(place: str, name: str) -> str:
 
 def look(site: Site, token: str, experiment: str) -> LiveSitting:
     user = site.parts.accounts.get("the-judge")
-    return site.parts.desk.look(token, experiment=experiment, user=user)
+    return site.parts.sittings.look(token, experiment=experiment, user=user)
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def cells(pack: Pack) -> list[StoredCell]:
 def build(cells: list[StoredCell], pack: Pack, seed: int) -> Sitting:
     section = split_sections(draw_blocks(cells, taken={}, limit=3, rng=random.Random(seed)))[0]
     desk = desk_of(pack)
-    return build_sitting(section, desk=desk, seen=set(), order_seed=seed)
+    return build_sitting(section, material=desk, seen=set(), order_seed=seed)
 
 
 def test_a_sitting_has_six_anchors_on_its_own_scenarios(cells: list[StoredCell], pack: Pack) -> None:
@@ -80,18 +80,18 @@ def test_anchors_rest_for_a_judge_who_saw_them(cells: list[StoredCell], pack: Pa
         split_sections(draw_blocks(cells, taken={}, limit=None, rng=random.Random(0)))
     ):
         seen = {anchor for anchors in recent[-3:] for anchor in anchors}
-        sitting = build_sitting(section, desk=desk, seen=seen, order_seed=seed)
+        sitting = build_sitting(section, material=desk, seen=seen, order_seed=seed)
         assert not seen & set(sitting.anchors)
         recent.append(sitting.anchors)
 
 
 def test_anchors_rest_although_the_judge_has_not_answered_yet(cells: list[StoredCell], pack: Pack) -> None:
     section = split_sections(draw_blocks(cells, taken={}, limit=3, rng=random.Random(1)))[0]
-    first = build_sitting(section, desk=desk_of(pack), seen=set(), order_seed=1)
+    first = build_sitting(section, material=desk_of(pack), seen=set(), order_seed=1)
     bench = backlog_with_open(first, handed_to="anna")
     drawn = {
         judge: make_sittings(
-            [section], desk=desk_of(pack), bench=bench, judged_by=judge, seeds=lambda: first.order_seed
+            [section], material=desk_of(pack), bench=bench, judged_by=judge, seeds=lambda: first.order_seed
         )[0].anchors
         for judge in ("anna", "bert")
     }
@@ -113,7 +113,10 @@ def backlog_with_open(sitting: Sitting, *, handed_to: str) -> Bench:
 def test_the_same_items_get_other_ids_in_every_sitting(cells: list[StoredCell], pack: Pack) -> None:
     section = split_sections(draw_blocks(cells, taken={}, limit=3, rng=random.Random(1)))[0]
     first, second = (
-        {item.id for item in build_sitting(section, desk=desk_of(pack), seen=set(), order_seed=seed).items}
+        {
+            item.id
+            for item in build_sitting(section, material=desk_of(pack), seen=set(), order_seed=seed).items
+        }
         for seed in (1, 2)
     )
     assert len(first) == len(second)

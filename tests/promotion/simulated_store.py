@@ -18,7 +18,7 @@ from tipbench.bench.sittings import Answer, KeyItem, Spent
 from tipbench.clock import Stamps
 from tipbench.grid import Cell
 from tipbench.judging.auto.graders import FREE, Grader, JudgeModel
-from tipbench.judging.auto.run import AutoDesk, AutoSitting
+from tipbench.judging.auto.run import AutoSitting, AutoSittings
 from tipbench.judging.handout import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.promotion.gate import Gate, GateQuestion
@@ -112,7 +112,7 @@ class StoredCampaign:
 
     def judge_automatically(self) -> None:
         """One sitting over everything; what it would ask a model the simulator answers."""
-        desk = AutoDesk(self.judging, self.experiment)
+        desk = AutoSittings(self.judging, self.experiment)
         judge = JudgeModel(
             name="scripted:judge", digest="d", pinned=True, price=FREE, patient=False, open=_nobody
         )

@@ -113,7 +113,7 @@ def need_sight(role: Role, *, page: bool = False) -> Callable[[Request, str], Us
 
     def guard(request: Request, experiment: Annotated[str, Path(min_length=1, max_length=500)]) -> User:
         user = inner(request)
-        parts_of(request).desk.check_sees_arms(user, experiment)
+        parts_of(request).sittings.check_sees_arms(user, experiment)
         return user
 
     guard.role = role  # pyright: ignore[reportFunctionMemberAccess]

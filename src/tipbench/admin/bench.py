@@ -209,23 +209,23 @@ class BenchView:
             return {}
 
 
-def read_view(door: MlflowConnection, name: str) -> BenchView:
+def read_view(mlflow: MlflowConnection, name: str) -> BenchView:
     """The experiment as it is now.
 
     Raises:
         ExperimentNotFound: there is none.
     """
-    bench = door.open().open(name)
-    return BenchView(bench, door.experiment_link(bench.experiment))
+    bench = mlflow.open().open(name)
+    return BenchView(bench, mlflow.experiment_link(bench.experiment))
 
 
-def describe_experiment(door: MlflowConnection, experiment: Experiment) -> ExperimentLine:
+def describe_experiment(mlflow: MlflowConnection, experiment: Experiment) -> ExperimentLine:
     """One line of the list; an experiment that cannot be read says why."""
-    link = door.experiment_link(experiment)
+    link = mlflow.experiment_link(experiment)
     if not experiment.uid:
         return ExperimentLine(name=experiment.name, mlflow=link, made_by_tipbench=False)
     try:
-        evidence = read_evidence(door.open().tracking.read_runs(experiment))
+        evidence = read_evidence(mlflow.open().tracking.read_runs(experiment))
     except TrackingUnavailable:
         raise
     except TipbenchError as error:
@@ -311,12 +311,12 @@ def list_page(parts: Parts, *, contains: str, limit: int, skip: int) -> Experime
     """One page of experiments with their counts; only those shown are read."""
     found = [
         each
-        for each in parts.door.list_experiments()
+        for each in parts.mlflow.list_experiments()
         if contains.lower() in each.name.lower() and each.name != CHAMPIONS
     ]
     shown = [_describe(parts, experiment) for experiment in found[skip : skip + limit]]
     return ExperimentPage(
-        experiments=tuple(shown), total=len(found), skip=skip, mlflow=parts.door.open().tracking.url
+        experiments=tuple(shown), total=len(found), skip=skip, mlflow=parts.mlflow.open().tracking.url
     )
 
 
@@ -324,7 +324,7 @@ def _describe(parts: Parts, experiment: Experiment) -> ExperimentLine:
     """Its line, a moment old where it takes long to count."""
 
     def make() -> bytes:
-        return describe_experiment(parts.door, experiment).model_dump_json().encode()
+        return describe_experiment(parts.mlflow, experiment).model_dump_json().encode()
 
     return ExperimentLine.model_validate_json(parts.boards.get((experiment.name, "line"), make).body)
 
@@ -356,7 +356,7 @@ def list_runs(
     wanted: Annotated[CellQuery, Query()],
 ) -> Response:
     """The cells of an experiment, oldest first: one arm meets one scenario, one MLflow run."""
-    view = read_view(parts.door, experiment)
+    view = read_view(parts.mlflow, experiment)
     found = view.cells(wanted.model_dump(include={"arm", "model", "prompt", "scenario"}))
     if wanted.judged is not None:
         lazy = view.evidence.lazy_by_cell()
@@ -375,7 +375,7 @@ def read_cell(
     experiment: ExperimentName,
 ) -> Response:
     """One cell: its candidates, who said what of them, the prompt that was sent and the raw answer."""
-    return answer_record(request, read_view(parts.door, experiment).detail(run))
+    return answer_record(request, read_view(parts.mlflow, experiment).detail(run))
 
 
 @router.get("/leaderboard/{experiment:name}", response_model=Report)
@@ -387,7 +387,7 @@ def read_leaderboard(
     by: Literal["arm", "model", "prompt"] = "arm",
 ) -> Response:
     """Exactly what `tipbench compare --json` prints; at most a moment old, the header Age says how much."""
-    answer = parts.boards.get((experiment, by), lambda: parts.door.leaderboard(experiment, by))
+    answer = parts.boards.get((experiment, by), lambda: parts.mlflow.leaderboard(experiment, by))
     return answer_marked(request, answer)
 
 
@@ -432,12 +432,12 @@ def show_experiment(
 ) -> Response:
     """The board, and the cells of one arm."""
     try:
-        view = read_view(parts.door, experiment)
+        view = read_view(parts.mlflow, experiment)
     except ExperimentNotFound:
-        foreign = parts.door.find_foreign(experiment)
+        foreign = parts.mlflow.find_foreign(experiment)
         if foreign is None:
             raise
-        link = parts.door.experiment_link(foreign)
+        link = parts.mlflow.experiment_link(foreign)
         return render(request, "foreign.html", user=user, name=experiment, link=link)
     if not view.evidence.cells:
         return render(
@@ -477,7 +477,7 @@ def show_cell(
     request: Request, user: PageSeeingViewer, parts: Server, run: str, experiment: ExperimentName
 ) -> Response:
     """Candidates, who judged what, and the raw texts."""
-    detail = read_view(parts.door, experiment).detail(run)
+    detail = read_view(parts.mlflow, experiment).detail(run)
     return render(request, "cell.html", user=user, name=experiment, detail=detail)
 
 
@@ -508,7 +508,7 @@ def show_side_by_side(
     asked: Annotated[SideQuery, Query()],
 ) -> Response:
     """Two arms on the same scenario."""
-    view = read_view(parts.door, experiment)
+    view = read_view(parts.mlflow, experiment)
     arms = view.bench.arms
     first = asked.left or (arms[0] if arms else "")
     second = asked.right or next((arm for arm in arms if arm != first), first)

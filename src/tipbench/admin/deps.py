@@ -22,8 +22,8 @@ class Parts:
     jobs: JobStore
     accounts: Accounts
     credentials: Credentials
-    door: MlflowConnection
-    desk: PanelSittings
+    mlflow: MlflowConnection
+    sittings: PanelSittings
     boards: Boards
     airflow: AirflowLauncher | None = None
     public_origin: str = ""
@@ -37,7 +37,7 @@ class Parts:
     def close(self) -> None:
         """Ends connections and threads."""
         self.boards.close()
-        self.door.close()
+        self.mlflow.close()
         if self.airflow is not None:
             self.airflow.airflow.close()
 
@@ -46,15 +46,15 @@ def make_parts(settings: Settings, stamps: Stamps, *, public_origin: str = "", d
     """The parts as the settings have them; MLflow is opened later."""
     jobs = open_jobs(settings, stamps, more_tables=TABLES)
     accounts = Accounts(jobs.database, stamps)
-    door = MlflowConnection(settings, stamps)
+    mlflow = MlflowConnection(settings, stamps)
     return Parts(
         settings=settings,
         stamps=stamps,
         jobs=jobs,
         accounts=accounts,
         credentials=Credentials(jobs.database, accounts, stamps),
-        door=door,
-        desk=PanelSittings(door, jobs.database, jobs.outbox),
+        mlflow=mlflow,
+        sittings=PanelSittings(mlflow, jobs.database, jobs.outbox),
         boards=Boards(),
         airflow=open_launcher(settings, jobs),
         public_origin=public_origin,

@@ -141,7 +141,7 @@ def answer_failure_of(request: Request, error: Exception) -> JSONResponse:
 
 def _answer_ours(request: Request, error: TipbenchError) -> JSONResponse:
     if isinstance(error, TrackingUnavailable):
-        request.app.state.parts.door.lose()
+        request.app.state.parts.mlflow.lose()
     status, _ = status_of(error)
     headers = {"Retry-After": str(error.seconds)} if isinstance(error, TooManyAttempts) else None
     blind = request.url.path.startswith(BLIND)

@@ -81,7 +81,7 @@ def order_judge(experiment: str, *, user: User, parts: Parts, repeat_key: str | 
     """
     if parts.settings.judge_model is None:
         raise NoAutoJudge
-    parts.door.find(experiment)
+    parts.mlflow.find(experiment)
     new = NewJob(
         kind="judge",
         experiment=experiment,
@@ -220,7 +220,7 @@ def find_job(job_id: str, user: User, parts: Parts) -> Job:
         StillBlind: they judge its experiment.
     """
     job = parts.jobs.get(job_id)
-    parts.desk.check_sees_arms(user, job.experiment)
+    parts.sittings.check_sees_arms(user, job.experiment)
     return job
 
 

@@ -134,7 +134,7 @@ def open_sitting(
         user.name, sits="human", items=wishes.next, second_share=share, spots=wishes.disagreements
     )
     try:
-        sitting = parts.desk.open(request, experiment=experiment)
+        sitting = parts.sittings.open(request, experiment=experiment)
     except JudgedEnough as enough:
         return SittingView(experiment=experiment, sitting=None, state="judged enough", said=enough.message)
     if sitting is None:
@@ -152,7 +152,9 @@ def take_items(
     n: Annotated[int, Query(ge=1, le=500)] = 5,
 ) -> Response:
     """The next items of your sitting, and the rubric they are scored by."""
-    return answer_record(request, show_items(parts.desk.look(sitting, experiment=experiment, user=user), n))
+    return answer_record(
+        request, show_items(parts.sittings.look(sitting, experiment=experiment, user=user), n)
+    )
 
 
 @router.post("/submit/{sitting}/{experiment:name}", response_model=SittingView)
@@ -160,7 +162,7 @@ def submit_verdicts(
     user: Judge, parts: Server, sitting: Token, experiment: ExperimentName, given: Verdicts
 ) -> SittingView:
     """Store verdicts. If one is wrong it is named and nothing is stored. The last one closes the sitting."""
-    stored = parts.desk.submit(
+    stored = parts.sittings.submit(
         sitting, lambda found: make_answers(given, found), experiment=experiment, user=user
     )
     parts.boards.forget(experiment)
@@ -170,7 +172,7 @@ def submit_verdicts(
 @router.post("/close/{sitting}/{experiment:name}", response_model=SittingView)
 def close_sitting(user: Judge, parts: Server, sitting: Token, experiment: ExperimentName) -> SittingView:
     """End your sitting before its last item: what is complete counts, the rest waits again."""
-    closed = parts.desk.close(sitting, experiment=experiment, user=user)
+    closed = parts.sittings.close(sitting, experiment=experiment, user=user)
     parts.boards.forget(experiment)
     return show_sitting(closed)
 
@@ -183,7 +185,7 @@ def read_status(
     experiment: ExperimentName,
 ) -> Response:
     """Judged, waiting, and who has what."""
-    return answer_record(request, parts.door.open().judging.status(experiment=experiment))
+    return answer_record(request, parts.mlflow.open().judging.status(experiment=experiment))
 
 
 @router.post("/decide/{sitting}/{experiment:name}", response_model=SittingLine)
@@ -199,7 +201,7 @@ def decide(user: Admin, parts: Server, sitting: Token, experiment: ExperimentNam
 @router.post("/end/{experiment:name}", response_model=Status)
 def end_judging(user: Admin, parts: Server, experiment: ExperimentName, closing: Closing) -> Status:
     """Close judging of an experiment, what is not judged stays so; or open it again."""
-    with parts.door.writing() as opened:
+    with parts.mlflow.writing() as opened:
         change = opened.judging.end if closing.closed else opened.judging.reopen
         change(closing.reason.strip(), experiment=experiment)
         found = opened.judging.status(experiment=experiment)
@@ -212,7 +214,7 @@ def end_judging(user: Admin, parts: Server, experiment: ExperimentName, closing:
 
 def decide_sitting(parts: Parts, decision: Decision, experiment: str) -> SittingLine:
     """Stores a person's word."""
-    with parts.door.writing() as opened:
+    with parts.mlflow.writing() as opened:
         found = opened.judging.decide(decision, experiment=experiment)
     what = "sitting.accept" if decision.accept else "sitting.refuse"
     user = parts.accounts.get(decision.by)
@@ -302,7 +304,7 @@ def show_desk(
 ) -> Response:
     """The item at hand; opens a sitting, or goes on with the open one. `blocks` makes it a short one."""
     try:
-        sitting = parts.desk.open(
+        sitting = parts.sittings.open(
             SittingRequest(user.name, sits="human", blocks=blocks), experiment=experiment
         )
     except JudgedEnough as enough:
@@ -325,17 +327,17 @@ async def judge_item(
 def _store(request: Request, user: User, parts: Parts, experiment: str, said: dict[str, str]) -> Response:
     token = said.get("sitting", "")
     if said.get("close"):
-        closed = parts.desk.close(token, experiment=experiment, user=user)
+        closed = parts.sittings.close(token, experiment=experiment, user=user)
         parts.boards.forget(experiment)
         return _closed(request, user, closed)
     try:
-        sitting = parts.desk.submit(
+        sitting = parts.sittings.submit(
             token, lambda found: _read_answers(said, found), experiment=experiment, user=user, keep_open=True
         )
     except _NotOpen as gone:
         return _desk(request, user, gone.sitting, problem="This item is not open any more.")
     except SheetError as error:
-        sitting = parts.desk.look(token, experiment=experiment, user=user)
+        sitting = parts.sittings.look(token, experiment=experiment, user=user)
         return _desk(request, user, sitting, item=said.get("item"), problem=explain(error))
     if request.headers.get(FRAGMENT):
         return _desk(request, user, sitting)
@@ -409,7 +411,7 @@ def show_judges(
     request: Request, user: PageSeeingViewer, parts: Server, experiment: ExperimentName
 ) -> Response:
     """Sittings with their drift, and how far judges agree."""
-    report = parts.door.open().judging.judges([experiment], delta=parts.settings.delta)
+    report = parts.mlflow.open().judging.judges([experiment], delta=parts.settings.delta)
     drawing = draw_drift(report.sittings)
     return render(
         request, "judges.html", user=user, name=experiment, report=report, has_plot=drawing is not None
@@ -419,7 +421,7 @@ def show_judges(
 @pages.get("/drift/{experiment:name}")
 def show_drift(user: PageSeeingViewer, parts: Server, experiment: ExperimentName) -> Response:
     """The drift over time, as a picture of its own: an image may bring its own style."""
-    drawing = draw_drift(parts.door.open().judging.judges([experiment]).sittings)
+    drawing = draw_drift(parts.mlflow.open().judging.judges([experiment]).sittings)
     policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
     return Response(drawing or "", media_type="image/svg+xml", headers=policy)
 

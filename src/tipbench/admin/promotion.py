@@ -81,7 +81,7 @@ def promote(user: SeeingAdmin, parts: Server, experiment: ExperimentName, wanted
 @router.post("/rollback")
 def roll_back(user: Admin, parts: Server, wanted: Rollback) -> Outcome:
     """Back to the champion before this one."""
-    with parts.door.writing() as opened:
+    with parts.mlflow.writing() as opened:
         outcome = opened.promoting(user.name).roll_back(wanted.pack, reason=wanted.reason.strip())
     tell(parts, user, "rollback", outcome)
     return outcome
@@ -90,7 +90,7 @@ def roll_back(user: Admin, parts: Server, wanted: Rollback) -> Outcome:
 @router.get("/champion")
 def read_champion(user: Viewer, parts: Server, pack: PackName = "tip") -> ChampionReport:
     """The arm in use, with everything that is needed to ask it."""
-    with parts.door.writing() as opened:
+    with parts.mlflow.writing() as opened:
         found = settle(opened.tracking, pack, stamps=parts.stamps)
     if found is None:
         raise NoChampion(pack)
@@ -105,7 +105,7 @@ def read_history(user: Viewer, parts: Server, pack: PackName = "tip") -> History
 
 def ask(parts: Parts, user: User, experiment: str, question: GateRequest) -> GateReport:
     """The gate's answer."""
-    with parts.door.writing() as opened:
+    with parts.mlflow.writing() as opened:
         opened.judging.tidy(experiment)
         gate, asked = opened.gate, GateQuestion(experiment, question.challenger)
         report = gate.plan(asked) if question.plan_only else gate.ask(asked)
@@ -123,7 +123,7 @@ def decide(parts: Parts, user: User, experiment: str, wanted: PromotionOrder) ->
     reason, arm = wanted.reason.strip(), wanted.arm
     if wanted.how != "gate" and (not reason or arm is None):
         raise UsageError(f"{wanted.how!r} needs an arm and a reason", hint="Say both: they are recorded.")
-    with parts.door.writing() as opened:
+    with parts.mlflow.writing() as opened:
         opened.judging.tidy(experiment)
         promoting = opened.promoting(user.name)
         if wanted.how == "initial" and arm is not None:
@@ -138,7 +138,7 @@ def decide(parts: Parts, user: User, experiment: str, wanted: PromotionOrder) ->
 
 def list_history(parts: Parts, pack: str) -> HistoryView:
     """The chain, the newest first."""
-    chain = read_chain(parts.door.open().tracking, pack)
+    chain = read_chain(parts.mlflow.open().tracking, pack)
     return HistoryView(pack=pack, promotions=tuple(reversed(list_promotions(chain))))
 
 
@@ -210,7 +210,7 @@ def roll_back_page(
     reason: Annotated[str, Form(max_length=2_000)] = "",
 ) -> Response:
     """Back to the champion before."""
-    with parts.door.writing() as opened:
+    with parts.mlflow.writing() as opened:
         outcome = opened.promoting(user.name).roll_back(pack, reason=reason.strip())
     tell(parts, user, "rollback", outcome)
     return go(address("/promotions/", experiment))
@@ -225,7 +225,7 @@ def _promotions_page(
     report: GateReport | None = None,
     problem: str = "",
 ) -> Response:
-    view = read_view(parts.door, experiment)
+    view = read_view(parts.mlflow, experiment)
     pack = view.bench.pack.name if view.evidence.cells else "tip"
     return render(
         request,

@@ -27,7 +27,7 @@ class StillBlind(TipbenchError):
 class PanelSittings:
     """Every call reads the store: any worker of the server can take it."""
 
-    door: MlflowConnection
+    mlflow: MlflowConnection
     database: Database
     outbox: WebhookQueue
 
@@ -38,7 +38,7 @@ class PanelSittings:
             JudgedEnough: more verdicts would change nothing.
             JudgingClosed: a person ended judging.
         """
-        with self.door.writing() as opened:
+        with self.mlflow.writing() as opened:
             sitting = LiveJudging(opened.judging).open(request, experiment=experiment)
         if sitting is not None:
             self._remember(sitting, new=not sitting.answers)
@@ -50,7 +50,7 @@ class PanelSittings:
         Raises:
             NotThere: it is another judge's.
         """
-        return _check_owner(LiveJudging(self.door.open().judging).look(token, experiment=experiment), user)
+        return _check_owner(LiveJudging(self.mlflow.open().judging).look(token, experiment=experiment), user)
 
     def submit(
         self,
@@ -75,7 +75,7 @@ class PanelSittings:
             states.append(_check_owner(found, user).state)
             return make_answers(found)
 
-        with self.door.writing() as opened:
+        with self.mlflow.writing() as opened:
             live = LiveJudging(opened.judging)
             sitting = live.answer(token, make, experiment=experiment, keep_open=keep_open)
         # What is sent again after the close, because the reply was lost, was remembered then.
@@ -89,7 +89,7 @@ class PanelSittings:
         Raises:
             NotThere: it is another judge's.
         """
-        with self.door.writing() as opened:
+        with self.mlflow.writing() as opened:
             self.look(token, experiment=experiment, user=user)
             sitting = LiveJudging(opened.judging).close(token, experiment=experiment)
         self._remember(sitting, new=False)

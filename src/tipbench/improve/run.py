@@ -168,7 +168,7 @@ class Deciding:
     """Experiments on their way to a decision."""
 
     promoting: Promoting
-    desk: LazyJudging
+    lazy: LazyJudging
     hands: BenchSteps
 
     def bench(self, cells: Sequence[Cell], experiment: str) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ class Deciding:
         if plan_collect(cells, tracking=tracking, experiment=stored, reuse_from=None).missing:
             self.hands.collect(cells, experiment)
         self.hands.judge_auto(experiment)
-        return self.desk.take_in(experiment)
+        return self.lazy.take_in(experiment)
 
     def decide(self, asked: GateQuestion, *, promote: bool) -> Stop:
         """What the gate says, with the promotion if it is wanted; or what it waits for."""
@@ -194,7 +194,7 @@ class Deciding:
             return Stop(4, _say_missing_tier(report), go_on=(), outcome=outcome)
         if look.remark:
             return Stop(3, (f"{report.champion} stays champion: {look.remark}.",), outcome=outcome)
-        stop = self.desk.ask(asked.experiment, SittingRequest(self.desk.judged_by, items=look.missing))
+        stop = self.lazy.ask(asked.experiment, SittingRequest(self.lazy.judged_by, items=look.missing))
         return replace(stop, outcome=outcome)
 
     def _ask(self, asked: GateQuestion, *, promote: bool) -> Outcome:
@@ -207,7 +207,7 @@ class Deciding:
         name = asked.experiment
         board = compare_bench(self.promoting.gate.read(name), "arm")
         if board.winner is None and board.waiting:
-            stop = self.desk.ask(name, SittingRequest(self.desk.judged_by, items=ITEMS_AT_ONCE))
+            stop = self.lazy.ask(name, SittingRequest(self.lazy.judged_by, items=ITEMS_AT_ONCE))
             return replace(stop, board=board)
         if board.winner is None or asked.challenger not in {None, board.winner}:
             return Stop(board.exit_code or 3, board=board)
@@ -257,7 +257,7 @@ class Improving:
             known = {version.facts.hash for version in course.versions if version.facts.brief == brief.id}
             # Applied twice, or killed in the middle: what is stored is not stored again.
             new = [each for each in proposals.versions if content_hash(each.clean) not in known]
-            self._store(course, new, brief, self.deciding.desk.judged_by)
+            self._store(course, new, brief, self.deciding.lazy.judged_by)
         return [version.facts.name for version in self._read().versions]
 
     def advance(self) -> Stop:
@@ -270,11 +270,11 @@ class Improving:
             if course.lacking:
                 scenarios = {cell.facts.scenario for cell in course.lacking}
                 request = SittingRequest(
-                    self.deciding.desk.judged_by,
+                    self.deciding.lazy.judged_by,
                     blocks=len(scenarios),
                     champion=self.order.arm(self.order.base),
                 )
-                return self.deciding.desk.ask(self.order.experiment, request).after(*said)
+                return self.deciding.lazy.ask(self.order.experiment, request).after(*said)
             if course.round >= self.rounds:
                 return self._confirm(course).after(*said, *tell_course(course))
             brief = self._write_brief(course)
@@ -285,7 +285,7 @@ class Improving:
 
     @property
     def _judging(self) -> Judging:
-        return self.deciding.desk.judging
+        return self.deciding.lazy.judging
 
     def _read(self) -> Course:
         return read_course(self.order, self._judging.open(self.order.experiment, fresh=True))

@@ -43,7 +43,7 @@ from tipbench.tracking.runs import Experiment
 # What sittings over an experiment are built from.
 
 
-def make_desk(bench: Bench) -> SittingMaterial:
+def gather_material(bench: Bench) -> SittingMaterial:
     """What sittings over these cells are built from; the cells were checked to share one rubric."""
     packs = [bench.pack_of(h) for h in dict.fromkeys(cell.facts.pack_hash for cell in bench.evidence.cells)]
     scenarios = {scenario.hash: scenario for pack in packs for scenario in pack.scenarios}
@@ -221,7 +221,7 @@ def _slots_of(bench: Bench, judged_by: str) -> dict[str, set[int]]:
 def make_sittings(
     sections: Sequence[Sequence[Block]],
     *,
-    desk: SittingMaterial,
+    material: SittingMaterial,
     bench: Bench,
     judged_by: str,
     seeds: Callable[[], int],
@@ -231,7 +231,7 @@ def make_sittings(
     sittings: list[Sitting] = []
     for section in sections:
         seen = {anchor for anchors in recent[-REST_SITTINGS:] for anchor in anchors}
-        sitting = build_sitting(section, desk=desk, seen=seen, order_seed=seeds())
+        sitting = build_sitting(section, material=material, seen=seen, order_seed=seeds())
         recent.append(sitting.anchors)
         sittings.append(sitting)
     return sittings
@@ -332,17 +332,19 @@ def export_sheet(path: Path, request: SittingRequest, *, bench: Bench) -> Handou
     sections = draw_sections(bench, request, rng=Random(seeds()))
     if not sections:
         return None
-    desk = make_desk(bench)
-    sittings = make_sittings(sections, desk=desk, bench=bench, judged_by=request.judged_by, seeds=seeds)
+    material = gather_material(bench)
+    sittings = make_sittings(
+        sections, material=material, bench=bench, judged_by=request.judged_by, seeds=seeds
+    )
     sheet = Sheet(
         experiment=experiment.name,
         experiment_uid=experiment.uid,
-        rubric=sheet_rubric(desk.rubric),
+        rubric=sheet_rubric(material.rubric),
         sections=tuple(_section(sitting, request, now_ms=bench.now_ms) for sitting in sittings),
     )
     part = part_file(path)
     write_text(part, sheet.model_dump_json(indent=1))
-    write_text(schema_file(path), json.dumps(sheet_schema(desk.rubric), indent=1))
+    write_text(schema_file(path), json.dumps(sheet_schema(material.rubric), indent=1))
     store_sittings(sittings, request=request, cell=sections[0][0].members[0].cell, bench=bench)
     _put_in_place(part, path)
     if request.drawn != "block":

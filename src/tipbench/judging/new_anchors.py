@@ -15,7 +15,7 @@ from tipbench.files import write_whole
 from tipbench.inert import make_inert
 from tipbench.judging.blind import mask_names
 from tipbench.judging.draw import Member
-from tipbench.judging.handout import make_desk
+from tipbench.judging.handout import gather_material
 from tipbench.pack import parse_pack
 from tipbench.pack.anchors import FILE, Reference, seal
 from tipbench.records import Anchor, Pack, Verdict, content_hash
@@ -73,10 +73,10 @@ def propose_anchors(bench: Bench, pack: Pack, *, experiment: str) -> AnchorPropo
     refused: list[Refused] = []
     known = {_plain(anchor.text) for anchor in pack.anchors}
     if agreed:
-        desk = make_desk(bench)
+        material = gather_material(bench)
         for each in agreed:
-            text = desk.candidate_of(Member(each.cell, each.slot)).text
-            why = _why_not(text, each, pack, known=known, models=desk.models)
+            text = material.candidate_of(Member(each.cell, each.slot)).text
+            why = _why_not(text, each, pack, known=known, models=material.models)
             if why:
                 refused.append(Refused(text, why))
             else:

@@ -53,7 +53,7 @@ from tipbench.judging.handout import (
     draw_sections,
     export_sheet,
     finish_interrupted,
-    make_desk,
+    gather_material,
     make_sittings,
     seed_source,
     store_sittings,
@@ -455,8 +455,10 @@ def _start(request: SittingRequest, bench: Bench) -> str | None:
     sections = draw_sections(bench, request, rng=Random(seeds()))[:1]
     if not sections:
         return None
-    desk = make_desk(bench)
-    (sitting,) = make_sittings(sections, desk=desk, bench=bench, judged_by=request.judged_by, seeds=seeds)
+    material = gather_material(bench)
+    (sitting,) = make_sittings(
+        sections, material=material, bench=bench, judged_by=request.judged_by, seeds=seeds
+    )
     section = Section(
         sitting=sitting.token,
         judged_by=request.judged_by,

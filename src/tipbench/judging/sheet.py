@@ -115,27 +115,27 @@ class _Shown:
 
 
 def build_sitting(
-    blocks: Sequence[Block], *, desk: SittingMaterial, seen: Set[str], order_seed: int
+    blocks: Sequence[Block], *, material: SittingMaterial, seen: Set[str], order_seed: int
 ) -> Sitting:
     """A blind sitting over these blocks; `seen` are the anchors this judge met lately."""
     rng = random.Random(order_seed)
     shown = [
-        _show_member(member, index, desk) for index, block in enumerate(blocks) for member in block.items
+        _show_member(member, index, material) for index, block in enumerate(blocks) for member in block.items
     ]
     anchors = choose_anchors(
-        desk.anchors,
+        material.anchors,
         items_per_scenario=Counter(item.scenario for item in shown),
         seen=seen,
-        rubric=desk.rubric,
+        rubric=material.rubric,
         rng=rng,
     )
     for anchor in anchors:
-        text = _shown_text(anchor.text, desk)
-        flags = compute_flags(anchor.text, desk.rubric)
+        text = _shown_text(anchor.text, material)
+        flags = compute_flags(anchor.text, material.rubric)
         shown.append(_Shown(scenario=anchor.scenario, text=text, flags=flags, anchor=anchor.id))
     rng.shuffle(shown)
-    labels = _label_scenarios(shown, desk, rng)
-    scores = {scale.name: None for scale in desk.rubric.scales}
+    labels = _label_scenarios(shown, material, rng)
+    scores = {scale.name: None for scale in material.rubric.scales}
     ids = _distinct_ids(len(shown), rng)
     items = tuple(
         SheetItem(
@@ -195,12 +195,12 @@ def _whole_number(minimum: int, maximum: int) -> dict[str, object]:
     return {"type": "integer", "minimum": minimum, "maximum": maximum}
 
 
-def _show_member(member: Member, block: int, desk: SittingMaterial) -> _Shown:
-    candidate = desk.candidate_of(member)
+def _show_member(member: Member, block: int, material: SittingMaterial) -> _Shown:
+    candidate = material.candidate_of(member)
     facts = member.cell.facts
     return _Shown(
         scenario=facts.scenario_hash,
-        text=_shown_text(candidate.text, desk),
+        text=_shown_text(candidate.text, material),
         flags=candidate.flags,
         block=block,
         cell=member.cell.run.run_id,
@@ -208,18 +208,18 @@ def _show_member(member: Member, block: int, desk: SittingMaterial) -> _Shown:
     )
 
 
-def _shown_text(text: str, desk: SittingMaterial) -> str:
+def _shown_text(text: str, material: SittingMaterial) -> str:
     """The same in the file, over MCP and at the terminal: inert, and without the name of its model."""
-    return mask_names(make_inert(text), desk.models)
+    return mask_names(make_inert(text), material.models)
 
 
 def _label_scenarios(
-    shown: Sequence[_Shown], desk: SittingMaterial, rng: random.Random
+    shown: Sequence[_Shown], material: SittingMaterial, rng: random.Random
 ) -> dict[str, SheetScenario]:
     hashes = sorted({item.scenario for item in shown})
     rng.shuffle(hashes)
     return {
-        scenario: SheetScenario(label=f"S{place}", values=desk.scenarios[scenario].values)
+        scenario: SheetScenario(label=f"S{place}", values=material.scenarios[scenario].values)
         for place, scenario in enumerate(hashes, start=1)
     }
 

@@ -39,7 +39,7 @@ from tipbench.judging.closing import (
     store_submission,
 )
 from tipbench.judging.draw import Member, draw_blocks
-from tipbench.judging.handout import make_desk, seed_source
+from tipbench.judging.handout import gather_material, seed_source
 from tipbench.judging.service import Judging
 from tipbench.judging.sheet import SittingMaterial, text_hash
 from tipbench.records import Pack, Scenario, content_hash
@@ -73,7 +73,7 @@ class AutoItems:
     """Reads what the items of a key stand for, one at a time."""
 
     def __init__(self, bench: Bench, pack: Pack) -> None:
-        self._desk: SittingMaterial = make_desk(bench)
+        self._material: SittingMaterial = gather_material(bench)
         self._pack = pack
         self._anchors = {anchor.id: anchor for anchor in pack.anchors}
         self._scenarios = {scenario.id: scenario for scenario in pack.scenarios}
@@ -89,12 +89,12 @@ class AutoItems:
         return None if cell is None else self._read_candidate(cell, item.slot)
 
     def _read_candidate(self, cell: StoredCell, slot: int) -> AutoItem:
-        candidate = self._desk.candidate_of(Member(cell, slot))
-        scenario = self._desk.scenarios[cell.facts.scenario_hash]
+        candidate = self._material.candidate_of(Member(cell, slot))
+        scenario = self._material.scenarios[cell.facts.scenario_hash]
         return AutoItem(scenario, self._mask(candidate.text), candidate.flags)
 
     def _mask(self, text: str) -> str:
-        return make_inert(mask_names(text, self._desk.models))
+        return make_inert(mask_names(text, self._material.models))
 
 
 def sittings_of(judge: JudgeModel, bench: Bench) -> list[StoredSitting]:
@@ -193,7 +193,7 @@ class AutoSitting:
 
 
 @dataclass(frozen=True)
-class AutoDesk:
+class AutoSittings:
     """Sittings of automatic judges in one experiment."""
 
     judging: Judging
@@ -347,16 +347,16 @@ class AutoJudging:
             EngineUnavailable: the judge is gone.
         """
         check_price(order.judge, order.budget_usd)
-        desk = AutoDesk(self.judging, experiment)
+        sittings = AutoSittings(self.judging, experiment)
         uid = self.judging.open(experiment).experiment.uid
         place = content_hash([uid, order.judge.name, order.judge.digest])
         with hold_lock(self.judging.locks / f"auto-{place}.lock"):
-            sitting = desk.sit_down(order.judge, sample=order.sample)
+            sitting = sittings.sit_down(order.judge, sample=order.sample)
             if sitting is None:
                 return None
             path = self.ledgers / f"{uid}-{sitting.token}.jsonl"
             with Ledger(path, new_id=self.judging.stamps.new_id) as ledger, ExitStack() as stack:
-                work = _Work(self, order, desk, sitting, ledger, stack)
+                work = _Work(self, order, sittings, sitting, ledger, stack)
                 return work.do()
 
 
@@ -366,7 +366,7 @@ class _Work:
 
     auto: AutoJudging
     order: AutoOrder
-    desk: AutoDesk
+    sittings: AutoSittings
     sitting: AutoSitting
     ledger: Ledger
     stack: ExitStack
@@ -387,7 +387,7 @@ class _Work:
         finally:
             # Also when we were stopped: nothing that was paid for is asked again.
             self._store()
-        closed = self.desk.close(self.sitting.token)
+        closed = self.sittings.close(self.sitting.token)
         self.ledger.remove()
         if not grade.holds_format:
             raise self._cannot_hold_format()
@@ -512,7 +512,7 @@ class _Work:
         return self.auto.judging.stamps.now_ms() - self.stored_ms >= BATCH_SECONDS * 1000
 
     def _store(self) -> None:
-        self.desk.store(self.sitting.token, self.answers, ledger=self.ledger.id, spent=self.ledger.spent)
+        self.sittings.store(self.sitting.token, self.answers, ledger=self.ledger.id, spent=self.ledger.spent)
         self.unstored = 0
         self.stored_ms = self.auto.judging.stamps.now_ms()
 

@@ -138,7 +138,7 @@ def judge_at_keyboard(live: LiveJudging, sitting: LiveSitting, *, screen: Screen
         storing = Storing(live, sitting, wake=keyboard.wake)
         screen.enter()
         try:
-            _Desk(sitting, keyboard, screen, storing).work()
+            _KeyLoop(sitting, keyboard, screen, storing).work()
             done = True
         except (_Leave, KeyboardInterrupt) as left:
             exit_code = left.exit_code if isinstance(left, _Leave) else 0
@@ -165,7 +165,7 @@ def check_scales(sitting: LiveSitting) -> None:
             )
 
 
-class _Desk:
+class _KeyLoop:
     """The loop: draw, read a key, act."""
 
     def __init__(self, sitting: LiveSitting, keyboard: Keyboard, screen: Screen, storing: Storing) -> None:
