@@ -171,10 +171,10 @@ def _open_deciding(session: Session, engines: "Engines", *, sheet: Path) -> "Dec
             markup=False,
             style="dim",
         )
-    desk = LazyJudging(session.workbench.judging, settings.judged_by, sheet)
+    lazy = LazyJudging(session.workbench.judging, settings.judged_by, sheet)
     work = EngineWork(session, engines)
     hands = BenchSteps(collect=work.collect, judge_auto=work.judge)
-    return Deciding(session.workbench.promoting(getpass.getuser()), desk, hands)
+    return Deciding(session.workbench.promoting(getpass.getuser()), lazy, hands)
 
 
 @dataclass(frozen=True)
