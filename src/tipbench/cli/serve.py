@@ -62,6 +62,8 @@ def command(
     from tipbench.settings import read_settings
     from tipbench.show.console import make_console
 
+    if demo and (expose or flags.get("mlflow_url")):
+        raise UsageError("--demo stays on this machine, with an MLflow of its own", hint=DEMO_ALONE)
     if host not in LOOPBACK and not expose:
         raise UsageError(f"{host} can be reached from elsewhere: that needs --expose", hint=FRONT)
     settings = read_settings(flags)
@@ -69,8 +71,6 @@ def command(
     say = make_console()
     with ExitStack() as stack:
         if demo:
-            if expose or flags.get("mlflow_url"):
-                raise UsageError("--demo stays on this machine, with an MLflow of its own", hint=DEMO_ALONE)
             _say_demo(stack, settings, say.print)
         else:
             _hand_over(settings, flags)
@@ -78,8 +78,7 @@ def command(
         os.environ[PUBLIC_URL] = _check_public(public_url)
         os.environ[HOSTS] = host if host not in {"0.0.0.0", "::"} else ""  # noqa: S104
         jobs = "the demo ends with it" if demo else "jobs go on"
-        place = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-        say.print(f"{place}  (Ctrl-C ends it, {jobs})", markup=False)
+        say.print(f"{_address(host, port)}  (Ctrl-C ends it, {jobs})", markup=False)
         if expose:
             say.print(f"· beyond this machine. {FRONT}", markup=False)
         uvicorn.run(
@@ -93,6 +92,10 @@ def command(
             proxy_headers=False,
             timeout_graceful_shutdown=5,
         )
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
 def _say_demo(stack: ExitStack, settings: "Settings", say: Callable[..., None]) -> None:
