@@ -237,10 +237,10 @@ def test_every_problem_of_a_sheet_is_named_by_item(cli: Cli, sheet: Sheet) -> No
     ("content", "says"),
     [
         ("not json", "not JSON"),
-        ("[]", "no sheet of tipbench"),
-        ('{"a": 1}', "no sheet of tipbench"),
-        ("[" * 100_000, "no sheet"),
-        ("1" * 5_000, "no sheet"),
+        ("[]", "not a sheet of tipbench"),
+        ('{"a": 1}', "not a sheet of tipbench"),
+        ("[" * 100_000, "not a sheet"),
+        ("1" * 5_000, "not a sheet"),
     ],
 )
 def test_a_wrong_file_is_refused(cli: Cli, tmp_path: Path, content: str, says: str) -> None:

@@ -219,7 +219,7 @@ def test_what_was_deleted_or_edited_in_mlflow_is_put_right(fresh: Campaign, mlfl
     client.delete_prompt(name)
     again = settled(fresh)
     assert (again.arm.name, official(mlflow_url, fresh)[0]) == ("m1+v3", again.version)
-    assert "made anew" in again.repaired[0]
+    assert "made again" in again.repaired[0]
     client.delete_run(again.promotion.run.run_id)
     assert settled(fresh).arm.name == "m1+v3", "deleting the run takes nothing back"
     with pytest.raises(TrackingRefused, match="cannot be followed") as refused:
