@@ -88,14 +88,14 @@ class Workbench:
 
 
 @contextmanager
-def open_workbench(settings: Settings, *, stamps: Stamps | None = None) -> Generator[Workbench]:
+def open_workbench(settings: Settings) -> Generator[Workbench]:
     """The workbench on the MLflow that the settings name; the connection is closed at the end.
 
     Raises:
         TrackingError: MLflow is not reached.
     """
     with open_tracking(settings) as tracking:
-        yield Workbench(settings, tracking, stamps or make_stamps())
+        yield Workbench(settings, tracking, make_stamps())
 
 
 def find_judge(name: str, settings: Settings, engines: "Engines") -> "JudgeModel":

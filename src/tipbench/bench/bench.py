@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tipbench.bench.cells import StoredCell, read_candidates
+from tipbench.bench.cells import StoredCell, read_candidates, read_cells
 from tipbench.bench.evidence import Evidence, read_evidence
 from tipbench.bench.packs import read_pack_files
 from tipbench.bench.scores import read_noise
@@ -51,6 +51,11 @@ class Bench:
     @cached_property
     def evidence(self) -> Evidence:
         return read_evidence(self.runs)
+
+    @cached_property
+    def stored_cells(self) -> dict[str, StoredCell]:
+        """Run id → cell, also of those that were retired or are there twice."""
+        return {cell.run.run_id: cell for cell in read_cells(self.runs)}
 
     @property
     def name(self) -> str:

@@ -357,7 +357,7 @@ def close_all(sittings: Iterable[StoredSitting], bench: Bench) -> list[str]:
     """Closes those that are not closed: complete blocks count, the rest goes back. Returns the tokens."""
     closed: list[str] = []
     still_open = [sitting for sitting in sittings if sitting.state == "open"]
-    cells = {cell.run.run_id: cell for cell in read_cells(bench.runs)} if still_open else {}
+    cells = bench.stored_cells if still_open else {}
     for sitting in still_open:
         said = SittingAnswers(
             key=_without_deleted(bench.key_of(sitting), cells),
@@ -390,7 +390,7 @@ def close_with_late(sitting: StoredSitting, bench: Bench) -> ClosedSitting:
     """
     if not sitting.late:
         raise UsageError(f"no answer of sitting {sitting.facts.token} came after its close")
-    cells = {cell.run.run_id: cell for cell in read_cells(bench.runs)}
+    cells = bench.stored_cells
     key = _without_deleted(bench.key_of(sitting), cells)
     answers = bench.answers_of(sitting)
     return ClosedSitting(
@@ -408,7 +408,7 @@ def refresh_views(bench: Bench) -> int:
     writes = view_writes(
         evidence.cells,
         evidence=evidence,
-        rubric_of=lambda cell: bench.pack_of(cell.facts.pack_hash).rubric,
+        rubric_of=bench.rubric_of,
         make_blank=bench.blank,
     )
     for write in writes:

@@ -7,7 +7,6 @@ from pathlib import Path
 from random import Random
 
 from tipbench.bench.bench import Bench, open_bench
-from tipbench.bench.cells import read_cells
 from tipbench.bench.evidence import check_contents
 from tipbench.bench.plans import fix_plan, mark_doubtful
 from tipbench.bench.scores import list_verdicts
@@ -117,7 +116,7 @@ class Judging:
                 self.tracking,
                 bench.experiment,
                 evidence=bench.evidence,
-                pack=bench.pack_of(cells[-1].facts.pack_hash),
+                pack=bench.pack,
                 gate=self.gate,
                 stamps=self.stamps,
             )
@@ -401,7 +400,7 @@ class LiveJudging:
                     answers=merged,
                     previous=found.answers,
                     key=key,
-                    cells={cell.run.run_id: cell for cell in read_cells(bench.runs)},
+                    cells=bench.stored_cells,
                     bench=bench,
                 )
             if not keep_open and all(item.id in merged for item in key.items):

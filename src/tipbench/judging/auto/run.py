@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import StoredCell, read_cells
+from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import check_contents
 from tipbench.bench.flags import compute_flags
 from tipbench.bench.sittings import (
@@ -77,7 +77,7 @@ class AutoItems:
         self._pack = pack
         self._anchors = {anchor.id: anchor for anchor in pack.anchors}
         self._scenarios = {scenario.id: scenario for scenario in pack.scenarios}
-        self._cells = {cell.run.run_id: cell for cell in read_cells(bench.runs)}
+        self._cells = bench.stored_cells
 
     def read(self, item: KeyItem) -> AutoItem | None:
         """The item; None when its cell was deleted since."""
@@ -252,7 +252,7 @@ class AutoSittings:
                     answers=merged,
                     previous=previous,
                     key=bench.key_of(sitting),
-                    cells={cell.run.run_id: cell for cell in read_cells(bench.runs)},
+                    cells=bench.stored_cells,
                     bench=bench,
                 )
             self._store_progress(sitting, bench, ledger=ledger, spent=spent)
