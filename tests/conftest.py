@@ -190,6 +190,10 @@ class Outcome:
         return json.loads(self.out)
 
 
+PERSON = "olga"
+"""The user of the machine, as the command line finds it."""
+
+
 class Cli:
     """`tipbench …` in this process, with a data folder of its own on the shared MLflow server."""
 
@@ -232,6 +236,7 @@ def cli(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIPBENCH_HOME", str(home))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_url)
+    monkeypatch.setenv("LOGNAME", PERSON)
     # Two threads wait for each other on a busy machine; the text is the same.
     monkeypatch.setenv("TIPBENCH_THREADS", "1")
     # Wide enough for every table, whatever the tests run in.

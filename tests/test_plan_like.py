@@ -12,7 +12,7 @@ from tipbench.bench.bench import open_bench
 from tipbench.clock import make_stamps
 from tipbench.ranking.compare import read_cell_variance
 from tipbench.settings import Settings
-from tipbench.stats import Design, smallest_difference
+from tipbench.stats import Design, SilentJudge, smallest_difference
 from tipbench.tracking import Tracking
 
 
@@ -34,7 +34,7 @@ def test_the_variance_is_taken_from_the_earlier_experiment(cli: Cli, judged: str
     seen = read_cell_variance(open_bench(tracking, judged, stamps=make_stamps()))
     assert seen.per_cell == 2.0
     output = cli.ok(*design, "--like", judged).out
-    lead = smallest_difference(Design(4, 20, 2), variance=seen.variance)
+    lead = smallest_difference(Design(4, 20, 2), variance=seen.variance, auto=SilentJudge())
     assert f" 160 {lead:.2f} " in " ".join(output.split())
     assert f"that of the earlier experiment: {seen.variance:.2f} with 2 verdicts a cell" in output
     assert "the usual one" in cli.ok(*design).out

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Cli
+from tests.conftest import PERSON, Cli
 from tests.improve.scripted_server import MODEL, N_TIPS, ScriptedServer, run_server
 from tests.judging.scripted import collect_filled, fill_with
 from tests.support.experiments import SMALL, shift_clock
@@ -187,7 +187,7 @@ def test_a_second_judge_on_the_same_sheet_makes_doubles_not_verdicts_of_the_boar
     assert any("doubles" in remark for remark in after["remarks"])
     status = cli.ok("judge", "status", "--experiment", collected, "--json").json()
     assert [(s["judged_by"], s["drawn"]) for s in status["sittings"]] == [
-        ("claude-code-session", "block"),
+        (PERSON, "block"),
         ("anna", "second"),
     ]
 
@@ -296,7 +296,7 @@ def test_the_official_client_reads_what_we_wrote(cli: Cli, collected: str, mlflo
         parts = [run[f"metrics.{name}"] for name in ("relevance", "actionability", "tone")]
         flags = 2 * run["metrics.format_ok"] - run["metrics.overlong"]
         assert run["metrics.composite"] == pytest.approx(sum(parts) + flags)
-        assert run["tags.judged_by"] == "claude-code-session"
+        assert run["tags.judged_by"] == PERSON
         assert run["status"] == "FINISHED"
 
 

@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 
 @dataclass(frozen=True)
@@ -17,3 +18,8 @@ class Stamps:
 def make_stamps() -> Stamps:
     """The real clock and real random ids."""
     return Stamps(now_ms=lambda: time.time_ns() // 1_000_000, new_id=lambda: uuid.uuid4().hex)
+
+
+def format_time(ms: int) -> str:
+    """A time as it is shown."""
+    return datetime.fromtimestamp(ms / 1000, tz=UTC).isoformat(timespec="seconds")

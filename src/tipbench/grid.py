@@ -7,11 +7,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from tipbench.bench.champions import ChampionArm
 from tipbench.errors import EngineError, ModelMissing, Problems, TipbenchError, UsageError
 from tipbench.pack import answer_tokens, builtin_pack, read_pack, render_prompt, select_scenarios
 from tipbench.pack.check import ALWAYS, PLACEHOLDER
-from tipbench.records import CellFacts, Model, Options, Pack, Prompt, Sampling, Scenario, content_hash
+from tipbench.records import (
+    CellFacts,
+    ChampionArm,
+    Model,
+    Options,
+    Pack,
+    Prompt,
+    Sampling,
+    Scenario,
+    content_hash,
+)
 from tipbench.settings import Settings, split_list
 
 T = TypeVar("T")

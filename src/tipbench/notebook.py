@@ -10,7 +10,7 @@ from tipbench.bench.evidence import CountedVerdict
 from tipbench.clock import make_stamps
 from tipbench.errors import TipbenchError
 from tipbench.ranking.compare import compare_bench
-from tipbench.ranking.records import By, Standing
+from tipbench.ranking.records import BoardTier, By, Standing
 from tipbench.records import Record
 from tipbench.settings import read_settings
 from tipbench.tracking import Tracking, open_tracking
@@ -134,14 +134,14 @@ class OpenExperiment:
         return Records([*self._rows((*evidence.lazy, *evidence.auto), counted=True),
                         *self._rows(evidence.doubles, counted=False)])  # fmt: skip
 
-    def leaderboard(self, by: By = "arm") -> Records[Standing]:
-        """The lines of the board, best first.
+    def leaderboard(self, by: By = "arm", tier: BoardTier = "lazy") -> Records[Standing]:
+        """The lines of the board, best first. The auto tier's own is automatic and not for promotion.
 
         Raises:
             UsageError: there are no cells.
             MixedContents: one name stands for several contents.
         """
-        return Records(compare_bench(self._bench, by).standings)
+        return Records(compare_bench(self._bench, by, tier).standings)
 
     def close(self) -> None:
         self._tracking.close()

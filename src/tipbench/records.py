@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -142,12 +142,19 @@ class Pack(Record):
     anchors: tuple[Anchor, ...]
     diversity_request: str
     max_tokens: int
+    well_formed: str | None = None
     files: dict[str, str] = Field(repr=False)
 
     @cached_property
     def hash(self) -> str:
         """Of all files."""
         return content_hash(self.files)
+
+    @property
+    def format_flag(self) -> str | None:
+        """The flag that means well-formed: the one that is named, else `format_ok` if there is one."""
+        usual = (flag.name for flag in self.rubric.flags if flag.name == "format_ok")
+        return self.well_formed or next(usual, None)
 
 
 class Sampling(Record):
@@ -159,6 +166,33 @@ class Sampling(Record):
     min_p: float = 0.0
     repeat_penalty: float = 1.0
     max_tokens: int = 512
+
+    def for_ollama(self) -> dict[str, float]:
+        """By Ollama's names: its defaults differ between versions, and model files change them."""
+        return {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "typical_p": 1.0,
+            "repeat_penalty": self.repeat_penalty,
+            "repeat_last_n": 64,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "num_predict": self.max_tokens,
+        }
+
+    def for_openai(self) -> dict[str, float]:
+        """By the names of OpenAI-compatible servers; how they call the limit of tokens differs."""
+        return {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "repeat_penalty": self.repeat_penalty,
+        }
 
 
 class Model(Record):
@@ -242,10 +276,61 @@ class CellFacts(Record):
         return f"{self.model}+{self.prompt}"
 
 
+class HasFacts(Protocol):
+    """A cell, wherever it is stored."""
+
+    @property
+    def facts(self) -> CellFacts:
+        """What is known of it."""
+        ...
+
+
+class ChampionArm(Record):
+    """An arm with everything that is needed to ask it again."""
+
+    pack: str
+    pack_hash: str
+    model: str
+    engine: str
+    model_digest: str
+    pinned: bool
+    prompt: str
+    template: str
+    diversity_request: str
+    options: Options
+
+    @property
+    def name(self) -> str:
+        """As the leaderboard writes it."""
+        return f"{self.model}+{self.prompt}"
+
+    @cached_property
+    def hash(self) -> str:
+        """Of all that makes its answers; the seed is not part of an arm, nor what else is in the pack."""
+        content = self.model_dump(exclude={"pack_hash": True, "options": {"seed"}})
+        return content_hash(content)
+
+    def name_in(self, cells: Iterable[HasFacts], *, diversity_request: str) -> str:
+        """What an experiment calls the arm, empty if it has no cell of it.
+
+        The weights and the prompt count, not their names.
+        """
+        prompts = {content_hash(self.template), content_hash([self.template, diversity_request])}
+        names = {
+            cell.facts.arm
+            for cell in cells
+            if cell.facts.model_digest == self.model_digest and cell.facts.prompt_hash in prompts
+        }
+        return min(names, default="")
+
+
 ANSWERED, FAILED = "a", "f"
 """The letters of `CellFacts.slots`."""
 
-Drawn = Literal["block", "all", "spot", "second"]
+Drawn = Literal["block", "all", "spot", "second", "cell"]
+"""How the items of a sitting were drawn; `cell`: none were, another program had whole cells judged."""
+AGENT = "claude-code-session"
+"""How a coding agent signs that says nothing else: over MCP, and in the commands that it is told to run."""
 LAZY_KINDS = ("claude-code", "human")
 
 

@@ -27,6 +27,7 @@ SECRETS = (
 """What no message repeats."""
 
 Name = Annotated[str, Field(min_length=1, max_length=250)]
+Require = Literal["agree", "both", "lazy"]
 
 
 class GateSettings(BaseModel):
@@ -40,14 +41,17 @@ class GateSettings(BaseModel):
     """Shares of the budget at which the gate looks."""
     alpha: float = Field(default=0.05, gt=0, lt=0.5)
     margin: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    require: Literal["both", "lazy"] = "both"
+    require: Require = "agree"
+    """What is asked of an automatic judge: not to contradict the lazy tier, to agree with it, or nothing."""
     scenarios: int = Field(default=4, ge=2)
     unanchored: bool = False
     """Whether sittings with too few anchors may count."""
     format_drop: float = Field(default=0.05, ge=0, le=1)
     """How much smaller the share of well-formed candidates may be than the champion's."""
-    latency_ratio: float = Field(default=2.0, gt=0, allow_inf_nan=False)
-    """How many times as long as the champion an answer may take."""
+    latency_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """How long a tip may take; without it there is no such rule."""
+    latency_ratio: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """How many times as long as the champion's a tip may take; without it there is no such rule."""
 
     @field_validator("looks", mode="before")
     @classmethod
@@ -97,7 +101,8 @@ class Settings(BaseModel):
     judge_kind: str = Field(default="claude-code", pattern="^(claude-code|human|haiku)$")
     experiment: str = Field(default="tip-bench-auto", min_length=1, max_length=500)
     max_model_b: float = Field(default=4.0, gt=0, allow_inf_nan=False)
-    judged_by: Name = "claude-code-session"
+    judged_by: Name | None = None
+    """Who judges; without it the user of the machine, of `tipbench mcp` a coding agent."""
     judge_model: Name | None = None
     delta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """How far an automatic verdict may be from a lazy one; without it the data say."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tipbench.bench.bench import Bench, open_bench
 from tipbench.clock import Stamps, make_stamps
-from tipbench.errors import UsageError
+from tipbench.errors import ExperimentNotFound, UsageError
 from tipbench.records import Pack
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
@@ -20,11 +20,13 @@ from tipbench.tracking import Tracking, open_tracking
 if TYPE_CHECKING:
     from tipbench.collect.run import Collecting
     from tipbench.engines import Engines
+    from tipbench.imported import Importing
     from tipbench.judging.auto.graders import JudgeModel, Price
     from tipbench.judging.auto.run import AutoJudging
     from tipbench.judging.service import Judging
     from tipbench.promotion.gate import Gate
     from tipbench.promotion.promote import Promoting
+    from tipbench.ranking.records import BoardTier, By, Report
 
 LITELLM = "litellm:"
 """How the name of a judge begins that is asked through LiteLLM."""
@@ -47,6 +49,35 @@ class Workbench:
             ExperimentNotFound: there is none.
         """
         return open_bench(self.tracking, experiment, stamps=self.stamps, packs=self.packs, fresh=fresh)
+
+    def compare(
+        self, experiment: str, by: "By", tier: "BoardTier" = "lazy", *, fresh: bool = False
+    ) -> "Report":
+        """The leaderboard; of an experiment that the original made its means, read only.
+
+        Raises:
+            ExperimentNotFound: there is none, or it holds nothing that can be read.
+        """
+        from tipbench.bench.foreign import read_foreign
+        from tipbench.ranking.compare import compare_bench
+        from tipbench.ranking.foreign import report_foreign
+
+        try:
+            bench = self.open(experiment, fresh=fresh)
+        except ExperimentNotFound as not_ours:
+            try:
+                return report_foreign(read_foreign(self.tracking, experiment), by)
+            except ExperimentNotFound:
+                raise not_ours from None
+        return compare_bench(bench, by, tier, gate=self.settings.gate)
+
+    @cached_property
+    def importing(self) -> "Importing":
+        """Experiments of other programs become ours, under the rubric of the pack that is set."""
+        from tipbench.grid import open_pack
+        from tipbench.imported import Importing
+
+        return Importing(self.tracking, self.stamps, open_pack(self.settings.pack))
 
     def within(self, experiment: str) -> "Workbench":
         """The same for another experiment."""

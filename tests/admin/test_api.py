@@ -1,16 +1,27 @@
 """The API on a real MLflow."""
 
 import re
+from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import pytest
 
-from tests.admin.conftest import Site
-from tests.admin.making import pack_name_of, routes_of
+from tests.admin.conftest import HERE, PASSWORD, Site
+from tests.admin.making import collect_small, pack_name_of, routes_of
 from tests.conftest import Cli
-from tests.support.experiments import compare_experiment
+from tests.ranking.campaign import judge_automatically, open_judging
+from tests.support.experiments import compare_experiment, shift_clock
+from tests.support.official import search_official
 from tests.support.sheets import REFERENCES
 from tipbench.admin.app import API
+from tipbench.bench.champions import ALIAS, entry_name
+from tipbench.champion import open_champion_on, parse_champion
+from tipbench.judging.handout import SittingRequest
+from tipbench.judging.service import Judging, LiveJudging
+from tipbench.ranking.records import AUTOMATIC
+from tipbench.settings import Settings
+from tipbench.tracking import open_tracking
 
 
 def at(place: str, name: str) -> str:
@@ -25,6 +36,66 @@ def test_the_leaderboard_is_what_compare_prints(site: Site, judged: str, cli: Cl
     report = compare_experiment(site.parts.mlflow.open().tracking, judged, by="model")
     by_model = site.client.get(at("leaderboard", judged) + "?by=model", headers=site.as_("viewer"))
     assert by_model.text == report.model_dump_json(indent=1) + "\n"
+
+
+@pytest.fixture(scope="module")
+def automatic(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Judged by a model alone, but for a sitting that somebody opened yesterday and left."""
+    home = tmp_path_factory.mktemp("automatic")
+    name = f"auto/{uuid4().hex[:8]}"
+    with open_tracking(Settings(home=home, mlflow_url=mlflow_url)) as tracking:
+        collect_small(tracking, name)
+        judge_automatically(open_judging(tracking, home), name, folder=home)
+        yesterday = Judging(tracking, shift_clock(-24 * 3600 * 1000), home / "locks")
+        assert LiveJudging(yesterday).open(SittingRequest("anna", blocks=1), experiment=name) is not None
+    return name
+
+
+def test_the_auto_tier_s_own_board_is_marked_over_the_api_and_in_the_panel(
+    site: Site, automatic: str, cli: Cli
+) -> None:
+    printed = cli("compare", "--experiment", automatic, "--tier", "auto", "--json")
+    answer = site.client.get(at("leaderboard", automatic) + "?tier=auto", headers=site.as_("viewer"))
+    assert (answer.status_code, answer.text) == (200, printed.out)
+    assert answer.json()["mark"] == AUTOMATIC
+    best = answer.json()["standings"][0]
+    assert (best["place"], f"{best['model']}+{best['prompt']}") == (1, best["name"])
+    lazy = site.client.get(at("leaderboard", automatic), headers=site.as_("viewer")).json()
+    assert (lazy["mark"], lazy["winner"], lazy["standings"][0]["place"]) == ("", None, None)
+    unknown = site.client.get(at("leaderboard", automatic) + "?tier=best", headers=site.as_("viewer"))
+    assert unknown.status_code == 422
+    site.client.post("/sign-in", data={"name": "the-viewer", "password": PASSWORD}, headers=HERE)
+    address = f"/e/{quote(automatic, safe='')}"
+    board, plain = (site.client.get(f"{address}?tier={tier}").text for tier in ("auto", "lazy"))
+    site.client.cookies.clear()
+    assert AUTOMATIC in board
+    assert 'data-testid="standings"' in board
+    assert f"?arm={quote(best['name'], safe='')}&amp;tier=auto#cells" in board
+    assert AUTOMATIC not in plain
+    assert 'href="?by=arm&amp;tier=auto"' in plain
+
+
+def test_no_get_changes_the_store(site: Site, automatic: str, mlflow_url: str) -> None:
+    before = dump_runs(mlflow_url, automatic)
+    headers = site.as_("viewer")
+    run = site.client.get(at("runs", automatic), headers=headers).json()["cells"][0]["run"]
+    boards = [f"{at('leaderboard', automatic)}?by={by}&tier={tier}"
+              for by in ("arm", "model", "prompt") for tier in ("lazy", "auto")]  # fmt: skip
+    others = [at(place, automatic) for place in ("runs", f"cell/{run}", "judging/status")]
+    for url in (*boards, *others, "/api/bench/experiments", "/api/bench/champion", "/api/bench/history"):
+        assert site.client.get(url, headers=headers).status_code < 500, url
+    site.client.post("/sign-in", data={"name": "the-viewer", "password": PASSWORD}, headers=HERE)
+    name = quote(automatic, safe="")
+    for url in ("/", f"/e/{name}", f"/e/{name}?tier=auto", f"/side/{name}", f"/cell/{run}/{name}",
+                f"/judges/{name}", f"/drift/{name}", f"/promotions/{name}"):  # fmt: skip
+        assert site.client.get(url).status_code == 200, url
+    site.client.cookies.clear()
+    assert dump_runs(mlflow_url, automatic) == before
+
+
+def dump_runs(url: str, experiment: str) -> dict[str, Any]:
+    """Everything that MLflow has of the experiment's runs; who writes anything moves `touched`."""
+    return {each["run_id"]: each for each in search_official(url, experiment, "")}
 
 
 def test_what_did_not_change_is_not_sent_again(site: Site, judged: str) -> None:
@@ -187,6 +258,32 @@ def test_the_auto_judge_is_a_job_if_one_is_set(site: Site, fresh_site: Site, jud
     assert steps[0].arguments == ("judge", "--auto", f"--experiment={judged}")
 
 
+def check_the_champions_file(site: Site, pack: str, headers: dict[str, str]) -> None:
+    """An application gets what the command saves, once; and whoever reads changes nothing in the registry."""
+    tracking = site.parts.mlflow.open().tracking
+    place = f"/api/bench/champion/{pack}"
+    answer = site.client.get(place, headers=headers)
+    stored = parse_champion(answer.text, where=place)
+    assert stored == open_champion_on(tracking, pack).stored
+    again = site.client.get(place, headers=headers | {"If-None-Match": answer.headers["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert site.client.get("/api/bench/champion/no%20pack", headers=headers).status_code == 422
+    assert site.client.get("/api/bench/champion/none-there", headers=headers).status_code == 400
+    assert stored.version is not None
+    other = tracking.registry.ensure_version(
+        entry_name(pack), text="of somebody else", mark=("somebody", "else"), tags={}
+    )
+    tracking.registry.point_alias(entry_name(pack), ALIAS, other)
+    report = site.client.get("/api/bench/champion", params={"pack": pack}, headers=headers).json()
+    assert report["version"] == stored.version
+    assert "to put it right: tipbench champion" in report["remarks"][0]
+    assert site.client.get(place, headers=headers).text == answer.text
+    entry = tracking.registry.find_entry(entry_name(pack))
+    assert entry is not None
+    assert entry.aliases[ALIAS] == other, "nobody moved it back"
+    tracking.registry.point_alias(entry_name(pack), ALIAS, stored.version)
+
+
 def test_champion_gate_and_history(fresh_site: Site, judged: str) -> None:
     site, headers = fresh_site, fresh_site.as_("admin")
     board = site.client.get(at("leaderboard", judged), headers=headers).json()
@@ -200,6 +297,7 @@ def test_champion_gate_and_history(fresh_site: Site, judged: str) -> None:
     assert made.json()["champion"]["arm"] == arm
     champion = site.client.get("/api/bench/champion", params=pack, headers=headers)
     assert champion.json()["arm"] == arm
+    check_the_champions_file(site, pack["pack"], headers)
     history = site.client.get("/api/bench/history", params=pack, headers=headers).json()["promotions"]
     assert [(line["arm"], line["in_force"], line["by"]) for line in history] == [(arm, True, "the-admin")]
     gate = site.client.post(at("gate", judged), json={}, headers=headers)
@@ -214,4 +312,4 @@ def test_openapi_documents_every_route(site: Site) -> None:
     documented = {(path, method.upper()) for path, methods in paths.items() for method in methods}
     routes = {(re.sub(r":\w+\}", "}", route.path), method) for route, method, _ in routes_of(API)}
     assert len(routes) >= 25
-    assert documented == routes
+    assert documented == routes | {("/health", "GET")}, "the one that needs no token"

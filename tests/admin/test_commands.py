@@ -40,6 +40,19 @@ def test_the_first_admin_is_made_on_the_command_line(cli: Cli, monkeypatch: pyte
     parts.close()
 
 
+@pytest.mark.parametrize("command", ["create", "set-password"])
+def test_without_a_terminal_nobody_is_asked_for_a_password(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    if command == "set-password":
+        type_in(monkeypatch, "a long password\n")
+        cli.ok("serve", "users", "create", "ada", "--password-stdin")
+    type_in(monkeypatch, "another password\nanother password\n")
+    refused = cli("serve", "users", command, "ada")
+    assert (refused.code, "no terminal: use --password-stdin" in refused.err) == (2, True), refused.err
+    assert "Warning" not in refused.err
+
+
 def test_jobs_are_listed_shown_and_cancelled_on_the_command_line(cli: Cli) -> None:
     parts = make_parts(Settings(home=cli.home), make_stamps())
     steps = (Step(name="check", arguments=("jobs", "list")),)
@@ -61,4 +74,5 @@ def test_serving_beyond_this_machine_needs_a_flag_and_says_what_to_put_in_front(
     assert refused.code == 2
     assert "--expose" in refused.err
     assert "TLS" in refused.err
-    assert cli("serve", "--public-url", "bench.example").code == 2
+    for bad in ("bench.example", "https://bench.example/panel", "https://["):
+        assert cli("serve", "--public-url", bad).code == 2

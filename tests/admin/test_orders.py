@@ -63,7 +63,8 @@ def test_an_improvement_runs_until_it_needs_verdicts(
     job = order(fresh_site, "improve", asked)
     said = parse(job)
     assert (said["proposer"], said["model"], said["prompt"], said["n_tips"]) == (MODEL, MODEL, "v1", 2)
-    assert (said["experiment"], said["scenarios"], said["versions"]) == (experiment_name, "wide", 2)
+    assert (said["experiment"], said["scenarios"], said["versions"]) == (experiment_name, None, 2)
+    assert (said["temperature"], said["seed"]) == (None, None), "a champion would bring its own"
     assert said["sheet"].parent == fresh_site.parts.jobs.folder_of(job.id)
     with run_server(ScriptedServer(lambda prompt: DEFECTIVE if "weather" in prompt else GOOD)) as server:
         for name, value in {
@@ -117,3 +118,16 @@ def test_a_form_says_what_is_wrong_and_takes_what_is_right(fresh_site: Site) -> 
     assert taken.status_code == 303
     (job,) = fresh_site.parts.jobs.list_jobs()
     assert (job.kind, job.experiment, "--users=9" in job.steps[0].arguments) == ("simulate", "x", True)
+
+
+def test_what_the_form_of_an_improvement_leaves_empty_is_not_said(fresh_site: Site) -> None:
+    client = fresh_site.client
+    client.post("/sign-in", data={"name": "the-admin", "password": PASSWORD}, headers=HERE)
+    filled = {"experiment": "e", "proposer": "m", "versions": "2", "rounds": "1", "n_scenarios": "0"}
+    filled |= {"n_tips": "3", "temperature": "0.5", "seed": "", "scenarios": ""}
+    started = client.post("/improve", data=filled, headers=HERE)
+    assert started.status_code == 303, started.text
+    said = parse(fresh_site.parts.jobs.list_jobs()[0])
+    assert (said["n_tips"], said["temperature"], said["seed"], said["scenarios"]) == (3, 0.5, None, None)
+    many = client.post("/improve", data=filled | {"n_tips": "many"}, headers=HERE)
+    assert many.status_code == 422

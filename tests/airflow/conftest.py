@@ -17,7 +17,8 @@ from tests.promotion.campaign import make_pack
 from tests.support.airflow_processes import PASSWORD, REPOSITORY, AirflowProcesses, run_airflow
 from tests.support.small_pack import PROMPT, write_small_pack
 from tests.support.waiting import eventually
-from tipbench.jobs.airflow.api import DAG, Airflow, AirflowReply, AirflowUnavailable
+from tipbench.jobs.airflow.api import DAG, Airflow, AirflowUnavailable
+from tipbench.web import Reply
 
 DRIVE = Path(__file__).parent / "inside" / "drive.py"
 LONG = 1500.0
@@ -127,7 +128,7 @@ def slow_bench(mlflow_url: str, models_folder: Path, tmp_path_factory: pytest.Te
     return replace(new_bench(work, mlflow_url, models_folder), pack=work / "long")
 
 
-class MappedTask(AirflowReply):
+class MappedTask(Reply):
     """A task of a run, and which one of those it was mapped to."""
 
     task_id: str
@@ -135,7 +136,7 @@ class MappedTask(AirflowReply):
     state: str | None = None
 
 
-class Tasks(AirflowReply):
+class Tasks(Reply):
     """The tasks of a run."""
 
     task_instances: tuple[MappedTask, ...]

@@ -17,13 +17,14 @@ from tests.support.sheets import judge_soundly
 from tests.support.waiting import eventually
 from tipbench.admin.deps import make_parts
 from tipbench.clock import make_stamps
-from tipbench.jobs.airflow.api import DAG, AirflowRefused, AirflowReply
+from tipbench.jobs.airflow.api import DAG, AirflowRefused
 from tipbench.tracking.tracking import open_managed_folder
+from tipbench.web import Reply
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600)]
 
 
-class Xcom(AirflowReply):
+class Xcom(Reply):
     """What a task gave back."""
 
     value: Any

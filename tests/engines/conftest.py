@@ -9,14 +9,15 @@ from tests.engines.ollama_server import SMOLLM2, OllamaServer, run_ollama
 from tests.engines.openai_server import ALIAS, RunningServer, run_server
 from tests.engines.variants import prepare_models
 from tipbench.engines.llamacpp.engine import LlamaCppEngine, LlamaCppModel, LlamaCppOptions
-from tipbench.engines.lock import MachineLock, origin_of
+from tipbench.engines.lock import MachineLock
 from tipbench.engines.ollama.api import OllamaApi
 from tipbench.engines.ollama.engine import Foreign, OllamaEngine, OllamaOptions
 from tipbench.engines.ollama.residency import OllamaModel, clear_left_behind
-from tipbench.engines.openai.api import ApiKey, OpenAiAccess
+from tipbench.engines.openai.api import OpenAiAccess
 from tipbench.engines.openai.engine import OpenAiEngine, OpenAiModel
 from tipbench.engines.weights import DigestCache
 from tipbench.records import Model
+from tipbench.web import Credential, origin_of
 
 OpenEngine = Callable[..., LlamaCppEngine]
 
@@ -120,7 +121,7 @@ def openai_loaded(
 
 def make_openai_engine(server: RunningServer, home: Path) -> OpenAiEngine:
     """The engine with the server's key, under a lock of its own."""
-    key = ApiKey("A_VARIABLE", origin_of(server.url), server.key)
+    key = Credential("A_VARIABLE", origin_of(server.url), server.key)
     lock = MachineLock(home / "engine.lock", holder="the tests", wait=False, report=print)
     return OpenAiEngine(OpenAiAccess(server.url, key), local=True, lock=lock, report=print)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.servers import serve
-from tipbench.engines.lock import MachineLock, origin_of
-from tipbench.engines.openai.api import ApiKey, OpenAiAccess
+from tipbench.engines.lock import MachineLock
+from tipbench.engines.openai.api import OpenAiAccess
 from tipbench.engines.openai.engine import OpenAiEngine
 from tipbench.records import Generation, Sampling
+from tipbench.web import Credential, origin_of
 
 SECRET = "sk-very-secret-42"
 SAMPLING = Sampling(temperature=0.5, max_tokens=7)
@@ -93,7 +94,7 @@ class Bench:
     def __init__(self, fake: FakeOpenAi, home: Path, *, local: bool = True) -> None:
         self.pauses: list[float] = []
         self.reports: list[str] = []
-        key = ApiKey("A_VARIABLE", origin_of(fake.url), SECRET)
+        key = Credential("A_VARIABLE", origin_of(fake.url), SECRET)
         self.engine = OpenAiEngine(
             OpenAiAccess(fake.url, key, timeout_seconds=5.0, sleep=self.pauses.append),
             local=local,

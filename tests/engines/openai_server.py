@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from tipbench.engines.llamacpp.child import end_with_parent, make_parameters, xllamacpp
+from tipbench.engines.llamacpp.child import make_parameters, xllamacpp
 from tipbench.engines.llamacpp.wire import LoadOrder
+from tipbench.processes import end_with_parent
 
 KEY = "sk-test-0123456789"
 ALIAS = "smollm2"

@@ -185,6 +185,7 @@ def test_a_holder_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
 STRANGE = (
     "http://example.org",
     "http://127.0.0.1.example.org:80",
+    "http://192.168.1.5:80",
     "file:///etc",
     # These two would reach the bait.
     "http://0.0.0.0:{port}",
@@ -199,9 +200,11 @@ def test_nobody_is_spoken_to_whose_address_is_not_plainly_this_machine(tmp_path:
     assert (followed, bait.paths) == ([], [])
 
 
-def test_a_mark_of_this_machine_is_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "2130706433"])
+def test_a_mark_of_this_machine_is_followed(tmp_path: Path, host: str) -> None:
     with run_fake_ollama() as server:
-        assert _follow_mark(tmp_path / "lock", server.url) == [server.url]
+        url = server.url.replace("127.0.0.1", host)
+        assert _follow_mark(tmp_path / "lock", url) == [url]
     assert server.paths == ["/api/ps"]
 
 

@@ -108,7 +108,7 @@ def test_the_time_of_an_answer_is_without_the_load(engine: OllamaEngine) -> None
             "runner has unexpectedly",
         ),
         (503, {"error": "server busy, please try again."}, EngineUnavailable, "server busy"),
-        (302, {}, EngineUnavailable, "not as Ollama does: with HTTP 302"),
+        (302, {}, EngineUnavailable, "redirects are not followed"),
         (200, ["what?"], EngineUnavailable, "not in its words"),
     ],
 )
@@ -212,9 +212,11 @@ def test_no_server_is_no_models_but_a_clear_error_by_name(tmp_path: Path) -> Non
     assert caught.value.hint == "Start it with: ollama serve"
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1"])
 def test_a_server_on_this_machine_takes_the_lock_of_the_machine(
-    engine: OllamaEngine, fake: FakeOllama, tmp_path: Path
+    fake: FakeOllama, tmp_path: Path, host: str
 ) -> None:
+    engine = make_ollama_engine(fake.url.replace("127.0.0.1", host), tmp_path)
     machine = MachineLock(tmp_path / "engine.lock", holder="the embedded engine", wait=False, report=print)
     with machine.hold("a model"), pytest.raises(EngineBusy, match="the embedded engine"):
         _ask(engine)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.improve.conftest import Bench
-from tests.improve.scripted_server import MODEL
+from tests.improve.scripted_server import MODEL, N_TIPS
 
 GRID = ("--n-tips", "2", "--n-scenarios", "2", "--seed", "7", "--temperature", "0.3")
 """As the tests below hand it to both, for the collect that must find nothing to do after them."""
@@ -68,3 +68,39 @@ def test_improve_asks_and_judges_as_the_options_say(bench: Bench) -> None:
     check_sheet(bench, "mine.json")
     unknown = bench.run("improve", "--model", MODEL, "--prompt", "v1", "--scenarios", "none")
     assert (unknown.code, "'none'" in unknown.err) == (2, True), unknown.err
+
+
+def test_beside_a_champion_its_own_values_are_used_and_others_are_refused(bench: Bench) -> None:
+    bench.name_first()
+    for option, value in (("--n-tips", "5"), ("--temperature", "0.1"), ("--seed", "9")):
+        refused = bench.run("improve", option, value)
+        assert refused.code == 2, refused.out + refused.err
+        assert f"{option}: the champion's values are used ({MODEL}+v1: 2 tips, temperature 0.7, seed 0)" in (
+            " ".join(refused.err.split())
+        )
+    before = bench.server.generated
+    same = bench.run("improve", "--n-tips", str(N_TIPS))
+    assert (same.code, "Lazy verdicts are needed" in same.out) == (4, True), same.err
+    assert bench.server.generated > before, "nothing was generated for those that were refused"
+
+
+def test_a_pack_as_pack_new_makes_it_is_improved(bench: Bench) -> None:
+    bench.cli.ok("pack", "new", "mine")
+    asked = (
+        "improve",
+        "--pack",
+        "mine",
+        "--experiment",
+        bench.experiment,
+        "--model",
+        MODEL,
+        "--prompt",
+        "v1",
+    )
+    stopped = bench.cli(*asked, "--n-tips", "2")
+    assert (stopped.code, "Lazy verdicts are needed" in stopped.out) == (4, True), stopped.out + stopped.err
+    lines = Path("mine/scenarios.jsonl").read_text().splitlines()
+    few = [line for line in lines if "held_out" not in line or line.startswith("#")]
+    Path("mine/scenarios.jsonl").write_text("\n".join(few))
+    refused = bench.cli(*asked[:-4], "--model", MODEL, "--prompt", "v1", "--experiment", "other")
+    assert (refused.code, "are too few to improve on" in refused.err) == (2, True), refused.err

@@ -27,6 +27,7 @@ class ScriptedAirflow:
     paused: bool = False
     token: str = "t1"
     location: str = ""
+    health: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     faults: list[tuple[str, int | str]] = field(default_factory=list[tuple[str, int | str]])
     seen: list[str] = field(default_factory=list[str])
     authorizations: list[str] = field(default_factory=list[str])
@@ -59,6 +60,8 @@ class ScriptedAirflow:
                 if body["password"] == PASSWORD
                 else (401, {"detail": "no"})
             )
+        if path == "/api/v2/monitor/health":
+            return 200, self.health
         if path == "/api/v2/dags/bench_collect":
             return 200, {"is_paused": self.paused}
         if path == RUNS:

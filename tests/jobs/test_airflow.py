@@ -184,7 +184,7 @@ def test_a_lost_reply_starts_no_second_run(follow: Follow) -> None:
     follow.script.faults = [("POST /api/v2", "lost")]
     with pytest.raises(AirflowUnavailable):
         follow.dispatcher.tick()
-    assert "does not answer" in follow.store.get(job.id).message
+    assert "the connection to Airflow at" in follow.store.get(job.id).message
     assert follow.now(job).state == "queued"
     assert list(follow.script.runs) == [job.id]
     follow.script.runs[job.id]["state"] = "running"

@@ -111,6 +111,16 @@ def test_an_event_for_a_webhook_that_is_not_configured_any_more_is_sent_nowhere(
         assert listener.got == []
 
 
+def test_an_address_that_is_none_is_a_failed_delivery_like_any_other(tmp_path: Path) -> None:
+    bench = open_with(tmp_path, "http://host:port,host,http://127.0.0.1:9")
+    bench.work(bench.add("pass"))
+    assert bench.store.outbox.deliver_due(bench.store.database) == 0
+    with bench.store.database.read() as view:
+        rows = view.execute("SELECT tries, problem FROM deliveries").fetchall()
+    assert [row["tries"] for row in rows] == [1, 1, 1]
+    assert all(row["problem"] for row in rows)
+
+
 def test_webhooks_need_a_secret(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="without webhook_secret"):
         open_jobs(Settings(home=tmp_path, webhook_urls="http://127.0.0.1:1"), make_stamps())

@@ -68,7 +68,14 @@ def test_cells_that_wait_for_an_automatic_judge_wait_no_longer(
     cli.ok(*auto(experiment_name))
     status = cli.ok("judge", "status", "--experiment", experiment_name, "--json").json()
     assert (status["waiting"], status["waiting_for_auto"]) == (0, 0)
-    assert {cell["tags.judge_pending"] for cell in cells_of(mlflow_url, experiment_name)} == {"false"}
+    cells = cells_of(mlflow_url, experiment_name)
+    assert {cell["tags.judge_pending"] for cell in cells} == {"false"}
+    judged = [cell for cell in cells if cell["metrics.answered"]]
+    assert judged
+    for cell in judged:
+        assert all(cell[f"metrics.{name}"] == cell[f"metrics.auto.{name}"] for name in SCORES)
+        assert cell["tags.judged_by"] == cell["tags.auto_judged_by"] == f"openai:{MODEL}"
+        assert cell["tags.judged_at"] == cell["tags.auto_judged_at"]
 
 
 def test_a_judge_that_throws_dice_is_uninformative_and_stopped_unless_told_otherwise(

@@ -136,7 +136,7 @@ def test_sittings_through_file_and_mcp_become_what_the_rule_says(
         for item in content["sections"][0]["items"]:
             item["scores"] = judge.score(item["text"], list(item["scores"]))
         sheet.write_text(json.dumps(content))
-        cli.ok("judge", "--apply", str(sheet))
+        assert cli("judge", "--apply", str(sheet)).code in {0, 3}, "accepted, or refused"
 
     async def session() -> None:
         for place, judge in enumerate(by_mcp):

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from tests.conftest import Cli
+from tests.conftest import PERSON, Cli
 from tests.promotion.campaign import Campaign
 from tests.support.sheets import sections
+from tipbench.jobs.orders import RunOrder, pipeline_steps
+from tipbench.judging.slash_command import command_files
+from tipbench.records import AGENT
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 
@@ -35,6 +38,43 @@ def test_only_cells_that_wait_for_this_kind_of_judge_are_handed_out(cli: Cli, co
     assert not Path("sheet.json").exists()
     assert cli.ok(*where, "--judge-kind", "claude-code").json()["items"] > 0
     assert sections(Path("sheet.json"))
+
+
+def test_a_person_signs_with_the_user_s_name_and_whoever_is_told_otherwise_with_that(
+    cli: Cli, collected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def signed(*more: str) -> str:
+        path = Path(f"{len(list(Path().glob('*.json')))}.json")
+        cli.ok("judge", "--experiment", collected, "--export", str(path), *more)
+        (section,) = sections(path)
+        cli.ok("judge", "release", section["sitting"], "--experiment", collected)
+        return section["judged_by"]
+
+    assert signed() == PERSON
+    assert signed("--judged-by", "anna") == "anna"
+    # Also the agent's own name, where somebody sets it.
+    monkeypatch.setenv("TIPBENCH_JUDGED_BY", AGENT)
+    assert signed() == AGENT
+    monkeypatch.delenv("TIPBENCH_JUDGED_BY")
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)
+    nameless = cli("judge", "--experiment", collected, "--export", "nobody.json")
+    assert (nameless.code, "--judged-by NAME" in nameless.err) == (2, True), nameless.err
+    assert not Path("nobody.json").exists()
+
+
+def test_agents_say_who_they_are() -> None:
+    for text in command_files().values():
+        for step in ("--export judge-sheet.json", "--apply judge-sheet.json"):
+            assert f"{step} --judged-by {AGENT}`" in text
+    order = RunOrder.model_validate({"experiment": "e"})
+    (export,) = [
+        step
+        for step in pipeline_steps(order, folder=Path("f"), settings=Settings(home=Path("h")))
+        if step.name == "export"
+    ]
+    assert f"--judged-by={AGENT}" in export.arguments, "the server's own user is no judge"
 
 
 def test_with_a_champion_named_next_asks_what_the_gate_asks(cli: Cli, decided: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Cli
+from tests.conftest import PERSON, Cli
 from tests.judging.live import ANNA, BERT, answer, make_live, opened
 from tests.judging.scripted import collect_filled
 from tests.support.fault_proxy import Fault, FaultProxy
@@ -92,7 +92,7 @@ def test_an_export_that_nobody_began_gives_way_and_its_answers_become_doubles(
         for line in cli.ok("judge", "status", "--experiment", collected, "--json").json()["sittings"]
         if line["submissions"]
     }
-    assert states == {"anna": ("accepted", "block"), "claude-code-session": ("accepted", "second")}
+    assert states == {"anna": ("accepted", "block"), PERSON: ("accepted", "second")}
 
 
 def test_an_export_that_somebody_began_is_left_alone(cli: Cli, live: LiveJudging, collected: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import mlflow
 from mlflow.tracking import MlflowClient
 
-from tests.conftest import Cli
+from tests.conftest import PERSON, Cli
 from tests.support.sheets import REFERENCES, fill
 
 
@@ -55,7 +55,7 @@ def test_published_verdicts_are_there_once(cli: Cli, collected: str, mlflow_url:
         "composite",
     }
     assert {each["value"] for each in first if each["name"] == "tone"} == {4}
-    assert {each["source"] for each in first} == {("LLM_JUDGE", "claude-code-session")}
+    assert {each["source"] for each in first} == {("LLM_JUDGE", PERSON)}
     assert all(each["rationale"].startswith("said of ") for each in first)
     cli.ok("mlflow", "publish", "--experiment", collected)
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.conftest import Cli
+from tests.conftest import PERSON, Cli
 from tests.judging.scripted import collect_scripted, fill_with
 from tests.promotion.campaign import make_pack
 from tests.support.official import MlflowClient, search_official
@@ -17,13 +17,15 @@ from tipbench.pack import read_pack
 from tipbench.show.charts import draw_drift
 
 FAR_OFF = 3
+REFUSED = 3
+"""Exit code."""
 
 
 def judge(cli: Cli, experiment: str, file: str = "sheet.json", **how: object) -> str:
     """Exports, fills and applies one sheet; gives the token of its only sitting."""
     cli.ok("judge", "--experiment", experiment, "--export", file)
     fill(Path(file), **how)  # pyright: ignore[reportArgumentType]
-    cli.ok("judge", "--apply", file)
+    assert cli("judge", "--apply", file).code in {0, REFUSED}
     return str(sections(Path(file))[0]["sitting"])
 
 
@@ -70,8 +72,28 @@ def test_a_judge_who_gives_everything_the_same_score_is_refused(cli: Cli, collec
     for item in sheet["sections"][0]["items"]:
         item["scores"] = dict.fromkeys(item["scores"], 3)
     Path("sheet.json").write_text(json.dumps(sheet))
-    applied = cli.ok("judge", "--apply", "sheet.json", "--json").json()
-    assert applied[0]["outcome"] == "refused"
+    applied = cli("judge", "--apply", "sheet.json", "--json")
+    assert (applied.code, applied.json()[0]["outcome"]) == (REFUSED, "refused")
+    assert "you use the scale differently" in applied.json()[0]["refused"]
+
+
+def test_a_refused_sheet_says_why_names_the_way_out_and_ends_with_3_until_a_person_accepts(
+    cli: Cli, collected: str
+) -> None:
+    token = judge(cli, collected, anchors_off_by=-FAR_OFF, score=5)
+    drift = cast(dict[str, Any], only_sitting(cli, collected)["drift"])
+    again = cli("judge", "--apply", "sheet.json")
+    said = " ".join(again.out.split())
+    assert (again.code, "unchanged refused: too far from the anchors" in said) == (REFUSED, True), said
+    assert f"mean difference {drift['offset']:+.2f} ± {drift['se']:.2f}" in said
+    assert drift["slope"] is None or f"slope {drift['slope']:.2f}" in said
+    way_out = f"tipbench judge accept {token} --experiment {collected} --reason"
+    assert way_out in said
+    cli.ok("judge", "accept", token, "--reason", "I know her", "--experiment", collected)
+    assert way_out not in cli.ok("judge", "--apply", "sheet.json").out
+    cli.ok("judge", "refuse", token, "--reason", "she was drunk", "--experiment", collected)
+    once_more = cli("judge", "--apply", "sheet.json")
+    assert (once_more.code, "refused by a person: she was drunk" in once_more.out) == (REFUSED, True)
 
 
 def test_items_of_a_refused_sitting_wait_for_another_judge(cli: Cli, collected: str) -> None:
@@ -81,15 +103,15 @@ def test_items_of_a_refused_sitting_wait_for_another_judge(cli: Cli, collected: 
         sitting["judged_by"]: sitting["state"]
         for sitting in cli.ok("judge", "status", "--experiment", collected, "--json").json()["sittings"]
     }
-    assert states == {"claude-code-session": "refused", "anna": "accepted"}
+    assert states == {PERSON: "refused", "anna": "accepted"}
     assert judged(cli, collected) > 0
 
 
 def test_corrected_anchors_do_not_undo_a_refusal_and_both_versions_are_kept(cli: Cli, collected: str) -> None:
     token = judge(cli, collected, anchors_off_by=-FAR_OFF, score=5)
     fill(Path("sheet.json"), score=5)
-    applied = cli.ok("judge", "--apply", "sheet.json", "--json").json()
-    assert "revision" in applied[0]["outcome"]
+    applied = cli("judge", "--apply", "sheet.json", "--json")
+    assert (applied.code, "revision" in applied.json()[0]["outcome"]) == (REFUSED, True)
     sitting = only_sitting(cli, collected)
     assert (sitting["state"], sitting["submissions"], sitting["late"]) == ("refused", 2, 1)
     assert judged(cli, collected) == 0
@@ -124,9 +146,9 @@ def test_judges_are_shown_with_drift_agreement_and_a_drawing(cli: Cli, collected
     Path("sheet.json").write_text(json.dumps(sheet))
     cli.ok("judge", "--apply", "sheet.json")
     report = cli.ok("judge", "judges", "--experiment", collected, "--json").json()
-    assert [each["line"]["judged_by"] for each in report["sittings"]] == ["claude-code-session", "anna"]
+    assert [each["line"]["judged_by"] for each in report["sittings"]] == [PERSON, "anna"]
     (pair,) = report["pairs"]
-    assert pair["judges"] == ["anna", "claude-code-session"]
+    assert pair["judges"] == ["anna", PERSON]
     assert pair["candidates"] == judged(cli, collected)
     assert pair["flags"]["format_ok"] == 1.0
     drawing = draw_drift([JudgeSitting.model_validate(each) for each in report["sittings"]])

@@ -107,6 +107,19 @@ def test_delta_is_learnt_and_may_be_set() -> None:
     )
 
 
+def test_a_delta_set_by_hand_is_asked_of_what_is_shown_and_a_learnt_one_of_what_is_beyond_the_bias() -> None:
+    cells = [make_cell(model="a", scenario=f"s{n}", slots="a") for n in range(24)]
+    auto = tuple(given(cell, AUTO, 0, 7 if n == 0 else 9) for n, cell in enumerate(cells))
+    lazy = tuple(given(cell, LAZY, 0, 7) for cell in cells)
+    evidence = Evidence(tuple(cells), (), (), lazy, (), None, auto)
+    _, learnt = measure_disagreement(evidence, rubric_of, experiment="e", threshold=None)
+    _, by_hand = measure_disagreement(evidence, rubric_of, experiment="e", threshold=1.0)
+    # The judge is two points lenient; once both said 7.
+    assert [(pair.auto, pair.lazy, pair.difference, pair.gap) for pair in learnt] == [(7.0, 7.0, 0.0, -2.0)]
+    assert {(pair.auto, pair.lazy, pair.difference, pair.gap) for pair in by_hand} == {(9.0, 7.0, 2.0, 0.0)}
+    assert len(by_hand) == 23
+
+
 @pytest.fixture
 def checked(cli: Cli, mlflow_url: str, experiment_name: str, judge: CountingJudge) -> str:
     """Two arms in two scenarios: all judged by a model, three blocks by anna."""
@@ -164,7 +177,8 @@ def test_spot_checks_feed_delta_and_never_the_board(cli: Cli, mlflow_url: str, c
     kinds = {line["judged_by"]: line["drawn"] for line in read_status(cli, checked)["sittings"]}
     assert (kinds["anna"], kinds["bert"]) == ("block", "spot")
     text = cli.ok("judge", "judges", "--experiment", checked, "--delta", "0.5").out
-    assert "Δ 0.50 (set)" in text
+    assert "Δ 0.50 (set) for auto − lazy," in text
+    assert "less the bias" in text
     assert "σ 1.10 (the usual; 0 repeats)" in text
     assert "flagged" in cli.ok("judge", "status", "--experiment", checked).out
     pair = next(pair for pair in report["pairs"] if "anna" in pair["judges"])

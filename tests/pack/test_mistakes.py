@@ -99,14 +99,14 @@ def test_a_mistake_in_a_scenario_is_named_with_its_line(
     text = files["scenarios.jsonl"] + line + "\n"
     found = [mistake for mistake in mistakes_of({**files, "scenarios.jsonl": text}) if message in mistake]
     assert found
-    assert found[0].startswith("scenarios.jsonl:7: ")
+    assert found[0].startswith("scenarios.jsonl:11: ")
 
 
 def test_two_scenarios_with_the_same_values_are_a_mistake(files: dict[str, str]) -> None:
     copy = files["scenarios.jsonl"].split("\n")[2].replace("notes-2.4", "other")
     text = files["scenarios.jsonl"] + copy
     assert mistakes_of({**files, "scenarios.jsonl": text}) == [
-        "scenarios.jsonl:7: the same values as 'notes-2.4': change or remove one"
+        "scenarios.jsonl:11: the same values as 'notes-2.4': change or remove one"
     ]
 
 
@@ -136,7 +136,7 @@ def test_a_placeholder_must_be_known_to_every_scenario(files: dict[str, str]) ->
     extra = '{"id": "x", "set": "core", "values": {"product": "p", "readers": "r"}}\n'
     found = mistakes_of({**files, "scenarios.jsonl": files["scenarios.jsonl"] + extra})
     assert found == [
-        f"prompts/{name}.md:{line}: placeholder {{{{changes}}}}: scenario 'x' has no 'changes' (1 of 5): "
+        f"prompts/{name}.md:{line}: placeholder {{{{changes}}}}: scenario 'x' has no 'changes' (1 of 9): "
         "correct the name or add the value"
         for name, line in (("v1", 4), ("v2-reader", 4))
     ]
@@ -181,3 +181,34 @@ def test_a_mistake_in_an_anchor_is_named_with_its_line(
     assert len(found) == 1
     assert found[0].startswith("anchors.jsonl:7: ")
     assert message in found[0]
+
+
+def remarks_of(files: dict[str, str]) -> list[str]:
+    return [str(remark) for remark in examine(files)[1].remarks]
+
+
+def test_a_value_in_single_braces_is_remarked(files: dict[str, str]) -> None:
+    prompt = "{{n_tips}} {{diversity}}\nFor { product } and {{readers}}; answer as {json} {n_tips}"
+    found = [line for line in remarks_of({**files, "prompts/v9.md": prompt}) if "v9" in line]
+    assert found == [
+        "prompts/v9.md:2: {product} has single braces, so the model reads it as it stands: write {{product}} "
+        "for the value",
+        "prompts/v9.md:2: {n_tips} has single braces, so the model reads it as it stands: write {{n_tips}} "
+        "for the value",
+    ]
+    assert mistakes_of({**files, "prompts/v9.md": prompt}) == [], "a prompt may want braces"
+
+
+def test_a_scale_without_a_heading_in_the_rubric_is_remarked(files: dict[str, str]) -> None:
+    text = files["rubric.md"].replace("## appeal: would", "Appeal, or: would") + "\nappeal counts once\n"
+    found = [line for line in remarks_of({**files, "rubric.md": text}) if "rubric" in line]
+    assert found == ["rubric.md:1: no heading for the scale 'appeal': begin its section with `## appeal: …`"]
+    in_words = text.replace("Appeal, or: would", "## The Appeal: would")
+    assert [line for line in remarks_of({**files, "rubric.md": in_words}) if "rubric" in line] == []
+
+
+def test_fewer_scenarios_than_the_gate_wants_are_remarked(files: dict[str, str]) -> None:
+    lines = files["scenarios.jsonl"].splitlines()
+    found = remarks_of({**files, "scenarios.jsonl": "\n".join(lines[:5])})
+    assert "scenarios.jsonl:1: 3 scenarios: the gate decides nothing with fewer than 4, write more" in found
+    assert not [line for line in remarks_of(files) if "scenarios" in line]

@@ -18,6 +18,7 @@ from tipbench.pack import (
     seal_pack,
     select_scenarios,
     start_pack,
+    unseal_pack,
 )
 from tipbench.pack.anchors import Reference, seal, unseal
 from tipbench.records import Pack, Prompt, Scenario
@@ -76,6 +77,18 @@ def test_sealing_changes_nothing_but_the_looks_of_the_anchors(folder: Path) -> N
     assert after.files["anchors.jsonl"].startswith("# Candidates with known scores")
     assert seal_pack(folder) == 0
     assert read_pack(folder) == after
+
+
+def test_what_was_sealed_comes_back_in_plain_text(folder: Path) -> None:
+    path, before = folder / "anchors.jsonl", read_pack(folder)
+    plain = path.read_text()
+    seal_pack(folder)
+    sealed = path.read_text()
+    assert unseal_pack(folder) == 4
+    assert path.read_text() == plain, "comments, order and reasons, as the author wrote them"
+    assert (read_pack(folder), unseal_pack(folder)) == (before, 0)
+    seal_pack(folder)
+    assert path.read_text() == sealed
 
 
 def test_a_broken_pack_is_not_sealed(folder: Path) -> None:
@@ -156,12 +169,38 @@ def test_pack_check_prints_a_summary_or_every_mistake(tmp_path: Path) -> None:
     assert runner.invoke(command, ["new", folder], catch_exceptions=False).exit_code == 0
     sound = runner.invoke(command, ["check", folder], catch_exceptions=False)
     assert sound.exit_code == 0
-    assert "anchors.jsonl:3: anchor 'a1' is in plain text" in sound.output
+    assert sound.output.count("in plain text") == 1, "one remark for all of them"
+    assert "anchors.jsonl:3: 4 anchors are in plain text ('a1' to 'a4')" in sound.output
     assert "pack 'p' is sound" in sound.output
     assert runner.invoke(command, ["seal", folder], catch_exceptions=False).output.startswith(
         "4 anchors sealed"
     )
+    back = runner.invoke(command, ["unseal", folder], catch_exceptions=False).output
+    assert back.startswith("4 anchors in plain text")
+    assert f"tipbench pack seal {folder}" in back
     (tmp_path / "p" / "pack.toml").write_text("schema = 1\nname = \n")
     broken = runner.invoke(command, ["check", folder], catch_exceptions=False)
     assert broken.exit_code == 2
     assert broken.output.startswith("pack.toml:2: not TOML")
+
+
+def test_a_pack_says_which_flag_means_well_formed(folder: Path) -> None:
+    starter = read_pack(folder)
+    assert starter.format_flag == "short"
+    text = starter.files["pack.toml"]
+    unnamed = parse_pack(starter.files | {"pack.toml": text.replace('well_formed = "short"\n', "")})
+    assert unnamed.format_flag is None
+    wrong = text.replace('well_formed = "short"', 'well_formed = "tidy"')
+    pack, found = examine(starter.files | {"pack.toml": wrong})
+    line = wrong[: wrong.index("well_formed")].count("\n") + 1
+    assert (pack, [(m.file, m.line) for m in found.mistakes]) == (None, [("pack.toml", line)])
+    assert "'tidy', which is no flag: there are short, shouting" in str(found.mistakes[0])
+
+
+def test_the_built_in_pack_means_format_ok_and_its_content_is_what_it_was() -> None:
+    pack = builtin_pack()
+    assert (pack.format_flag, pack.hash, pack.rubric.hash) == (
+        "format_ok",
+        "d75e89c8109eb8a4",
+        "6f71af3d5a28a8b9",
+    )

@@ -86,6 +86,7 @@ class Campaign:
     pack: Pack = field(default_factory=lambda: make_pack(f"pack-{uuid4().hex[:8]}"))
     experiment: str = field(default_factory=lambda: f"gate-{uuid4().hex[:8]}")
     n_tips: int = 2
+    judge_kind: str = "claude-code"
     stamps: Stamps = field(default_factory=make_stamps)
     sheets: "count[int]" = field(default_factory=count)
 
@@ -108,7 +109,7 @@ class Campaign:
         copy_or_make(
             Place(self.tracking, self.experiment, self.pack),
             make=make,
-            alike=[self.levels, self.n_tips, champion],
+            alike=[self.levels, self.n_tips, champion, self.judge_kind],
             with_champion=bool(champion),
         )
         return self
@@ -116,7 +117,7 @@ class Campaign:
     def generate(self, *, champion: str = "") -> "Campaign":
         """The same by the product alone."""
         engine = levelled_engine(self.levels, self.n_tips)
-        where = Where(self.tracking, self.experiment, self.stamps)
+        where = Where(self.tracking, self.experiment, self.stamps, judge_kind=self.judge_kind)
         collect_with(lambda _: engine, self.cells(), where=where)
         if champion:
             self.name_first(champion)

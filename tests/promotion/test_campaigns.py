@@ -37,8 +37,13 @@ def judge_by_file(cli: Cli, campaign: Campaign) -> None:
 
 
 def test_one_campaign_promotes_one_refuses_and_rollback_goes_back(
-    cli: Cli, campaign: Campaign, auto_judge: CountingJudge, mlflow_url: str
+    cli: Cli,
+    campaign: Campaign,
+    auto_judge: CountingJudge,
+    mlflow_url: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("TIPBENCH_GATE_REQUIRE", "both")
     where = ("--experiment", campaign.experiment)
     fixed = cli.ok("gate", *where, "--plan", "--json").json()
     assert (fixed["budget"], fixed["looks"]) == (24, [0.5, 0.75, 1.0])
@@ -152,8 +157,9 @@ def test_who_promotes_by_force_is_told_what_the_gate_would_have_said(
 
 
 def test_an_uninformative_judge_and_one_that_disagrees_refuse(
-    cli: Cli, campaign: Campaign, auto_judge: CountingJudge
+    cli: Cli, campaign: Campaign, auto_judge: CountingJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TIPBENCH_GATE_REQUIRE", "both")
     where = ("--experiment", campaign.experiment)
     judge_by_file(cli, campaign)
     auto_judge.say = lambda text: json.dumps({"relevance": 3, "actionability": 3, "tone": 3})

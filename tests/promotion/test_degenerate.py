@@ -129,6 +129,7 @@ def test_a_tier_is_missing(bench: Bench, auto_judge: CountingJudge, monkeypatch:
     assert all(line["composite"] is None for line in by_model["standings"])
     bench.gate(made, code=4, failed=[])
     lazily = replace(made, experiment=made.experiment + "-lazy").collect()
+    bench.cli.ok("gate", *bench.where(lazily), "--plan")
     lazily.judge()
     alone = bench.compare(lazily, code=0)
     assert (alone["tiers"]["used"], alone["tiers"]["alpha"]) == ("lazy", None)

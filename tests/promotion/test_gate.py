@@ -8,7 +8,7 @@ import pytest
 
 from tests.promotion.campaign import LAZY_ONLY, Campaign, make_pack
 from tipbench.bench.champions import GATE_FILE, read_chain
-from tipbench.bench.plans import GateRule, StoredPlan, claim_look, find_plan, look_write
+from tipbench.bench.plans import GateRule, StoredPlan, claim_look, find_plan, look_write, make_terms
 from tipbench.bench.sittings import Decision
 from tipbench.errors import NoChampion, TrackingRefused, UsageError
 from tipbench.judging.handout import SittingRequest
@@ -53,7 +53,7 @@ def begin_look(campaign: Campaign, look: int) -> tuple[str, int]:
     """What a gate does that is killed after its claim: the look's run, and how many verdicts it froze."""
     bench = campaign.gate().read(campaign.experiment)
     plan = plan_of(campaign)
-    frozen = freeze(bench.evidence, champion="old+v1", rubric=bench.pack.rubric, gate=LAZY_ONLY)
+    frozen = freeze(bench.evidence, champion="old+v1", pack=bench.pack, terms=make_terms(LAZY_ONLY, "lazy"))
     write = look_write(frozen, plan=plan, look=look, write=blank_write(bench.experiment, campaign.stamps))
     mine = campaign.tracking.deliver(write)
     assert claim_look(campaign.tracking, plan, look, mine) == mine
@@ -233,12 +233,29 @@ def test_a_forced_promotion_keeps_the_gates_answer_and_spends_nothing(campaign: 
     assert list(plan_of(campaign).taken) == [1]
 
 
-def test_without_the_auto_tier_no_look_is_spent(campaign: Campaign) -> None:
+def test_without_the_auto_tier_no_look_is_spent_where_both_are_asked_for(campaign: Campaign) -> None:
+    campaign.gate(GateSettings(require="both")).plan(GateQuestion(campaign.experiment))
     campaign.judge()
-    report = ask(campaign, settings=GateSettings())
-    assert (report.exit_code, failed(report)) == (4, ["auto tier"])
-    assert "judge --auto" in report.remarks[0]
+    for settings in (GateSettings(require="both"), LAZY_ONLY):
+        report = ask(campaign, settings=settings)
+        assert (report.exit_code, failed(report), report.require) == (4, ["auto tier"], "both")
+        assert "Blocked: no automatic judge" in report.remarks[0]
+        assert "gate.require" in report.remarks[0]
+        assert "judge --auto" in report.remarks[0]
     assert plan_of(campaign).taken == {}
+
+
+def test_without_an_auto_tier_the_default_gate_decides_and_says_that_one_tier_spoke(
+    campaign: Campaign,
+) -> None:
+    usual = GateSettings()
+    assert campaign.gate(usual).plan(GateQuestion(campaign.experiment)).require == "agree"
+    campaign.judge()
+    report = ask(campaign, settings=usual)
+    assert (report.exit_code, report.promoted, report.tiers) == (0, "good+v1", ("lazy",))
+    assert "one tier" in detail(report, "auto tier")
+    assert "One tier" in report.words
+    assert "auto judge" not in {rule.name for rule in report.rules}
 
 
 def test_one_scenario_and_a_single_verdict_are_too_few(tracking: Tracking, tmp_path: Path) -> None:
@@ -248,7 +265,7 @@ def test_one_scenario_and_a_single_verdict_are_too_few(tracking: Tracking, tmp_p
         ask(single)
     single.name_first("old+v1")
     nothing = ask(single)
-    assert (nothing.exit_code, nothing.counted, nothing.look) == (4, 0, None)
+    assert (nothing.exit_code, nothing.counted, failed(nothing)) == (3, 0, ["scenarios"])
     single.judge()
     report = ask(single)
     assert (report.exit_code, failed(report)) == (3, ["scenarios"])
@@ -289,7 +306,7 @@ def test_the_pure_answer_is_the_stored_one(campaign: Campaign) -> None:
     campaign.judge()
     report = ask(campaign)
     bench = campaign.gate().read(campaign.experiment)
-    frozen = freeze(bench.evidence, champion="old+v1", rubric=bench.pack.rubric, gate=LAZY_ONLY)
+    frozen = freeze(bench.evidence, champion="old+v1", pack=bench.pack, terms=make_terms(LAZY_ONLY, "lazy"))
     result = compute_look(frozen, plan=plan_of(campaign).facts, look=1)
     assert result.best.rules == report.rules
     assert (result.best.bound, result.best.difference) == (report.bound, report.difference)

@@ -208,7 +208,7 @@ def test_what_was_deleted_or_edited_in_mlflow_is_put_right(fresh: Campaign, mlfl
     client = MlflowClient(tracking_uri=mlflow_url, registry_uri=mlflow_url)
     name = entry_name(fresh.pack.name)
     client.delete_prompt_alias(name, "champion")
-    assert "on version 1 again" in settled(fresh).repaired[0]
+    assert "on version 1 again" in settled(fresh).remarks[0]
     client.delete_prompt_version(name, "1")
     assert settled(fresh).version == 2
     client.set_prompt_version_tag(name, "2", "mlflow.prompt.text", "Another text")
@@ -219,7 +219,7 @@ def test_what_was_deleted_or_edited_in_mlflow_is_put_right(fresh: Campaign, mlfl
     client.delete_prompt(name)
     again = settled(fresh)
     assert (again.arm.name, official(mlflow_url, fresh)[0]) == ("m1+v3", again.version)
-    assert "made again" in again.repaired[0]
+    assert "made again" in again.remarks[0]
     client.delete_run(again.promotion.run.run_id)
     assert settled(fresh).arm.name == "m1+v3", "deleting the run takes nothing back"
     with pytest.raises(TrackingRefused, match="cannot be followed") as refused:

@@ -11,6 +11,7 @@ from tipbench.bench.plans import (
     FrozenScore,
     FrozenSitting,
     FrozenTerms,
+    GateRule,
     LookResult,
     PlanFacts,
 )
@@ -115,6 +116,71 @@ def with_sittings(case: Frozen, **facts: object) -> Frozen:
 def test_each_rule_can_refuse_by_itself(case: Frozen, rule: str) -> None:
     result = look(case)
     assert (result.best.answer, result.best.promoted, failed(result)) == ("no", None, [rule])
+
+
+def timed(case: Frozen, *, loaded: int = 0) -> Frozen:
+    """The challenger takes 5.56 seconds a tip, the champion 1.17."""
+    arms = tuple(
+        arm.model_copy(
+            update={
+                "tip_seconds": (seconds := 5.56 if arm.arm == "new+v" else 1.17),
+                "tip_low": seconds * 0.9,
+                "tip_high": seconds * 1.2,
+                "loaded_cells": loaded if arm.arm == "new+v" else 0,
+            }
+        )
+        for arm in case.arms
+    )
+    return case.model_copy(update={"arms": arms})
+
+
+def rule_of(result: LookResult, name: str) -> GateRule:
+    return next(rule for rule in result.best.rules if rule.name == name)
+
+
+def test_latency_is_a_budget_that_somebody_sets_measured_by_the_tip_with_its_spread() -> None:
+    off = look(timed(frozen(better, terms={"latency_ratio": None})))
+    assert off.best.promoted == "new+v"
+    assert "5.56 s (middle half 5.00–6.67) a tip, the champion 1.17 s" in rule_of(off, "latency").detail
+    assert "no gate.latency_seconds" in rule_of(off, "latency").detail
+    for ratio, seconds, refused in (
+        (2.0, None, True),
+        (5.0, None, False),
+        (None, 5.0, True),
+        (5.0, 5.6, False),
+    ):
+        terms: dict[str, object] = {"latency_ratio": ratio, "latency_seconds": seconds}
+        assert failed(look(timed(frozen(better, terms=terms)))) == ["latency"] * refused
+    busy = rule_of(look(timed(frozen(better), loaded=3)), "latency")
+    assert "the machine was loaded in 3 of 8 of its cells and 0 of 8 of the champion's" in busy.detail
+
+
+def test_a_pack_that_names_no_flag_has_no_rule_on_format_and_is_told_so() -> None:
+    case = frozen(better)
+    case = case.model_copy(
+        update={"arms": tuple(arm.model_copy(update={"well_formed": None}) for arm in case.arms)}
+    )
+    rule = rule_of(look(case), "format")
+    assert (rule.passed, rule.detail.startswith("left out"), "well_formed" in rule.detail) == (True,) * 3
+
+
+def test_a_judge_that_must_only_not_contradict_and_throws_dice_has_no_say() -> None:
+    backwards = frozen(
+        better, auto_of=lambda arm: 12.0 if arm == "old+v" else 9.0, terms={"require": "agree"}
+    )
+    assert failed(look(backwards)) == ["auto tier"]
+    dice = look(with_sittings(backwards, informative=False))
+    assert (dice.best.promoted, dice.best.tiers) == ("new+v", ("lazy",))
+    assert "no say" in rule_of(dice, "auto judge").detail
+
+
+def test_a_look_that_was_frozen_before_the_rules_changed_is_computed_as_then() -> None:
+    case = with_arm(frozen(better), latency_seconds=2.5)
+    text = case.model_dump_json(exclude_defaults=True)
+    assert "tip_seconds" not in text
+    result = look(Frozen.model_validate_json(text))
+    assert failed(result) == ["latency"]
+    assert rule_of(result, "latency").detail.startswith("2.50 s an answer (median), the champion 1.00 s")
 
 
 def test_settings_may_allow_what_is_refused_otherwise() -> None:

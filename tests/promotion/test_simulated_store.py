@@ -24,7 +24,7 @@ ARMS = 12
 BLOCKS = 4
 """In each of two rounds: the gate looks after both."""
 LOOKS = (0.5, 1.0)
-SETTINGS = GateSettings(verdicts=2 * BLOCKS * ARMS, looks=LOOKS)
+SETTINGS = GateSettings(verdicts=2 * BLOCKS * ARMS, looks=LOOKS, require="both")
 
 
 def test_a_simulated_campaign_comes_back_from_the_store_one_for_one(

@@ -17,7 +17,7 @@ from tipbench.bench.sittings import (
 )
 from tipbench.pack import builtin_pack
 from tipbench.ranking.details import compare_judges, list_closed_sittings
-from tipbench.ranking.records import Details, Report, Side
+from tipbench.ranking.records import BoardTier, Details, Report, Side
 from tipbench.ranking.standings import make_report
 from tipbench.records import Verdict
 from tipbench.tracking.runs import Run
@@ -108,13 +108,13 @@ def _give(
                     yield CountedVerdict(cells[arm, place], sitting, verdict)
 
 
-def report_of(evidence: Evidence) -> Report:
-    return make_report(evidence, experiment="tips", rubric=RUBRIC)
+def report_of(evidence: Evidence, tier: BoardTier = "lazy") -> Report:
+    return make_report(evidence, experiment="tips", rubric=RUBRIC, tier=tier)
 
 
-def details_of(evidence: Evidence) -> Details:
+def details_of(evidence: Evidence, tier: BoardTier = "lazy") -> Details:
     return Details(
-        arms=report_of(evidence),
+        arms=report_of(evidence, tier),
         sides={cell.facts.arm: Side(cell.facts.model, cell.facts.prompt) for cell in evidence.cells},
         sittings=list_closed_sittings(evidence),
         judges=compare_judges(evidence, RUBRIC),

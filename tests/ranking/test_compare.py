@@ -4,9 +4,11 @@ import csv
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import tipbench
 from tests.conftest import Cli
 from tests.ranking.campaign import (
     collect_campaign,
@@ -15,11 +17,14 @@ from tests.ranking.campaign import (
     open_judging,
 )
 from tests.ranking.conftest import Campaign
+from tests.support.official import MlflowClient, mlflow, search_official
 from tipbench.bench.bench import read_bench
 from tipbench.clock import make_stamps
 from tipbench.ranking.details import compare_judges
+from tipbench.ranking.records import AUTOMATIC
 from tipbench.tracking import Tracking
 
+TRACKING = Path(__file__).parents[2] / "docs" / "tracking.md"
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "reading-the-board.md"
 
 
@@ -44,6 +49,85 @@ def test_every_outlet_says_the_same(cli: Cli, campaign: Campaign) -> None:
     page = Path("report.html").read_text(encoding="utf-8")
     assert all(line["name"] in page for line in report["standings"])
     assert list(Path().glob("*.part")) == []
+
+
+def test_the_auto_tier_has_a_board_of_its_own_in_every_outlet(cli: Cli, campaign: Campaign) -> None:
+    compare = ("compare", "--experiment", campaign.experiment, "--tier", "auto")
+    board = cli(*compare, "--json", "--html", "auto.html")
+    report = board.json()
+    assert (report["tier"], report["mark"], report["tiers"]["used"]) == ("auto", AUTOMATIC, "auto")
+    assert {each["judged_by"] for each in report["sittings"]} == {"scripted:judge"}
+    assert len([line for line in report["standings"] if line["against_best"]]) == 6
+    assert report["judged"] == report["candidates"] > 0
+    assert board.code in {0, 3}
+    page = Path("auto.html").read_text(encoding="utf-8")
+    for text in (cli(*compare).out, cli(*compare, "--csv").out, cli(*compare, "--markdown").out, page):
+        assert AUTOMATIC in text
+        assert report["standings"][0]["name"] in text
+    lazy = cli("compare", "--experiment", campaign.experiment, "--json").json()
+    assert (lazy["tier"], lazy["mark"]) == ("lazy", "")
+    with tipbench.open_bench(campaign.experiment) as bench:
+        lines = bench.leaderboard(tier="auto")
+    assert [(line.model, line.prompt) for line in lines] == [
+        (line["model"], line["prompt"]) for line in report["standings"]
+    ]
+
+
+def run_snippet(experiment: str, url: str, *, tier: str = "") -> dict[tuple[str, str], float]:
+    """The example of docs/tracking.md as it stands; with the names of another tier's board."""
+    (code,) = re.findall(r"```python\n(.*?)```", TRACKING.read_text(encoding="utf-8"), re.DOTALL)
+    assert code.count('"NAME"') == 1
+    if tier:
+        code = code.replace("tags.on_board", f"tags.on_{tier}_board")
+        code = code.replace("metrics.board_composite", f"metrics.{tier}.board_composite")
+    code = code.replace('"NAME"', repr(experiment)).replace("print(", "found = (")
+    before, here = mlflow.get_tracking_uri(), dict[str, Any]()
+    mlflow.set_tracking_uri(url)
+    try:
+        exec(code, here)
+    finally:
+        mlflow.set_tracking_uri(before)
+    return here["found"].to_dict()
+
+
+def board_of(cli: Cli, experiment: str, *more: str) -> dict[tuple[str, str], float]:
+    report = cli("compare", "--experiment", experiment, "--json", *more).json()
+    ranked = [line for line in report["standings"] if line["place"]]
+    return {(line["model"], line["prompt"]): line["composite"] for line in ranked}
+
+
+def test_the_numbers_in_mlflow_are_the_board_s(cli: Cli, campaign: Campaign, mlflow_url: str) -> None:
+    told = cli("compare", "--experiment", campaign.experiment, "--json").json()
+    assert told["tiers"]["slope"] != 0, "lucky draws are taken off"
+    assert sum(line["failures_drawn"] for line in told["standings"]) > 0
+    for tier, more in (("", ()), ("auto", ("--tier", "auto"))):
+        board = board_of(cli, campaign.experiment, *more)
+        assert len(board) == 6
+        assert run_snippet(campaign.experiment, mlflow_url, tier=tier) == pytest.approx(board, abs=1e-9)
+
+
+def test_a_retired_prompt_is_off_the_numbers_in_mlflow_and_comes_back(
+    cli: Cli, tracking: Tracking, experiment_name: str, tmp_path: Path, mlflow_url: str
+) -> None:
+    collect_campaign(tracking, experiment_name, scenarios=2, prompts=2, skill={"one": 0.9, "two": 0.1})
+    judging = open_judging(tracking, tmp_path)
+    judge_lazily(judging, experiment_name, folder=tmp_path, blocks=3)
+    before = board_of(cli, experiment_name)
+    assert run_snippet(experiment_name, mlflow_url) == pytest.approx(before, abs=1e-9)
+    retire = ("collect", "retire", "--experiment", experiment_name, "--prompt")
+    known = cli(*retire, "v1@0").err.strip().rpartition(": ")[2].split(", ")
+    cli.ok(*retire, known[0])
+    assert len(board_of(cli, experiment_name)) == 2
+    assert run_snippet(experiment_name, mlflow_url) == pytest.approx(board_of(cli, experiment_name), abs=1e-9)
+    cli.ok(*retire, known[0], "--undo")
+    assert run_snippet(experiment_name, mlflow_url) == pytest.approx(before, abs=1e-9)
+    # An experiment of an earlier version has neither: repair writes them.
+    (cell, *_) = search_official(mlflow_url, experiment_name, "tags.on_board = 'true'")
+    client = MlflowClient(tracking_uri=mlflow_url)
+    client.set_tag(cell["run_id"], "on_board", "false")
+    client.log_metric(cell["run_id"], "board_composite", 99.0)
+    cli.ok("mlflow", "repair", "--experiment", experiment_name)
+    assert run_snippet(experiment_name, mlflow_url) == pytest.approx(before, abs=1e-9)
 
 
 def test_every_key_of_the_json_is_documented(cli: Cli, campaign: Campaign) -> None:
@@ -118,7 +202,7 @@ def test_the_gate_s_reasons_are_on_the_page(
     page = Path("report.html").read_text(encoding="utf-8")
     assert "The champion is two+v1. The best challenger is one+v1. No look was taken yet" in page
     assert "2 complete, 4 needed" in page
-    assert "no auto scores to compare" in page
+    assert "one tier: no automatic judge" in page
 
 
 def test_the_page_shows_the_gate_s_rules_under_the_settings_in_force(

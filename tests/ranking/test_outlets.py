@@ -37,7 +37,8 @@ def hostile_report(texts: list[str]) -> Report:
     """Every text is the name of an arm, of a judge, and a remark."""
     lines = tuple(
         Standing(
-            name=text, place=place, composite=10.0, latency_seconds=1.0 + place, output_tokens=5.0,
+            name=text, model=text, prompt=text, place=place, composite=10.0,
+            latency_seconds=1.0 + place, output_tokens=5.0,
             against_best=Interval(name=text, to=texts[0], difference=0.0, low=-1.0, high=1.0),
         )
         for place, text in enumerate(texts, start=1)
@@ -87,7 +88,7 @@ def hostile_gate(texts: list[str]) -> GatePreview:
 def test_no_hostile_name_acts_in_csv(texts: list[str]) -> None:
     rows = list(csv.reader(io.StringIO(format_csv(hostile_report(texts)), newline="")))
     assert len(rows) == 1 + len(texts)
-    for cell in (row[0] for row in rows):
+    for cell in (cell for row in rows for cell in (row[0], *row[-3:])):
         assert not re.match(r"\s*[=+\-@＝＋－＠\t\r]", cell), cell
         assert acting(cell) == []
 

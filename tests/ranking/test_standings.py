@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -9,17 +10,22 @@ from tests.ranking.evidence import (
     CASES,
     CLEAR,
     DICE,
+    GOOD,
+    RUBRIC,
     Levels,
     details_of,
     levels,
     make_evidence,
     make_sitting,
+    make_verdict,
     report_of,
     with_noise,
 )
-from tipbench.bench.evidence import Evidence
+from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.plans import GateAnswer, GateRule, LookResult
 from tipbench.promotion.rules import GatePreview, GateReport
+from tipbench.ranking.records import AUTOMATIC, BoardTier
+from tipbench.ranking.standings import make_report
 from tipbench.show.console import InertConsole
 from tipbench.show.markdown import format_markdown
 from tipbench.show.numbers import conclude, show_sittings
@@ -27,14 +33,14 @@ from tipbench.show.page import make_page
 from tipbench.show.terminal import format_csv, print_report
 
 
-def show(evidence: Evidence, *, width: int = 80) -> str:
+def show(evidence: Evidence, *, width: int = 80, tier: BoardTier = "lazy") -> str:
     out = io.StringIO()
-    print_report(report_of(evidence), InertConsole(file=out, width=width, color_system=None))
+    print_report(report_of(evidence, tier), InertConsole(file=out, width=width, color_system=None))
     return out.getvalue()
 
 
-def page_of(evidence: Evidence) -> str:
-    return make_page(report_of(evidence), details_of(evidence), GatePreview())
+def page_of(evidence: Evidence, tier: BoardTier = "lazy") -> str:
+    return make_page(report_of(evidence, tier), details_of(evidence, tier), GatePreview())
 
 
 def half_judged(found: Levels) -> Levels:
@@ -115,6 +121,130 @@ def test_an_automatic_judge_alone_ranks_nobody() -> None:
     assert all(line.against_best is None and line.p_best is None for line in report.standings)
     assert "Only an automatic judge has judged" in report.tiers.said
     assert "Means of the automatic judge" in page_of(make_evidence(nobody, auto=CLEAR))
+
+
+NOBODY: Levels = {arm: [[None] * len(slots) for slots in s] for arm, s in CLEAR.items()}
+"""The cells of `CLEAR`, not judged by anybody."""
+
+
+def test_the_automatic_judge_s_own_board_ranks_as_a_lazy_one_would() -> None:
+    lazy, auto = report_of(make_evidence(CLEAR)), report_of(make_evidence(NOBODY, auto=CLEAR), "auto")
+    assert (auto.tier, auto.mark, auto.winner, auto.exit_code) == ("auto", AUTOMATIC, "a+v1", 0)
+    assert (auto.judged, auto.waiting, auto.tiers.used) == (72, 0, "auto")
+    for mine, other in zip(auto.standings, lazy.standings, strict=True):
+        assert (mine.name, mine.place, mine.verdicts, mine.tier) == (other.name, other.place, 24, "auto")
+        assert mine.composite == pytest.approx(other.composite)
+        assert mine.against_best == other.against_best
+        assert mine.parts == pytest.approx(other.parts)
+    assert "Ranked by the automatic judge robot alone (α 0.70" in auto.tiers.said
+    alike = levels({"a": 3.0, "b": 3.0})
+    unjudged = {arm: [[None] * 3 for _ in s] for arm, s in alike.items()}
+    assert report_of(make_evidence(unjudged, auto=alike), "auto").exit_code == 3
+
+
+def test_every_outlet_marks_an_automatic_board() -> None:
+    for evidence in (make_evidence(NOBODY, auto=CLEAR), make_evidence(NOBODY)):
+        report = report_of(evidence, "auto")
+        for text in (show(evidence, tier="auto"), format_markdown(report), page_of(evidence, "auto")):
+            assert AUTOMATIC in " ".join(text.split())
+        assert conclude(report).endswith(f"({AUTOMATIC}).")
+        assert {row["mark"] for row in csv.DictReader(io.StringIO(format_csv(report)))} == {AUTOMATIC}
+        assert f'"mark":"{AUTOMATIC}"' in report.model_dump_json()
+        for text in (show(evidence), format_markdown(report_of(evidence)), page_of(evidence)):
+            assert AUTOMATIC not in " ".join(text.split())
+        assert report_of(evidence).mark == ""
+
+
+def test_without_an_informative_automatic_judge_its_board_ranks_nobody_and_says_what_to_do() -> None:
+    refused = make_sitting("dicedicedice", tier="auto", judged_by="dice", state="refused", grade=DICE)
+    # A person let the dice count all the same: that makes them no judge of arms.
+    let_in = replace(refused, state="accepted")
+    dice = tuple(
+        CountedVerdict(cell, let_in, make_verdict(slot, 1 + slot, tier="auto"))
+        for cell in make_evidence(NOBODY).cells
+        for slot in range(3)
+    )
+    cases = {
+        "No automatic judge has judged here": make_evidence(NOBODY),
+        "The automatic judge dice is uninformative": make_evidence(NOBODY, extra=[refused]),
+        "So nobody is ranked": replace(make_evidence(CLEAR, extra=[let_in]), auto=dice),
+    }
+    for said, evidence in cases.items():
+        report = report_of(evidence, "auto")
+        assert (report.exit_code, report.ranked, report.winner) == (4, [], None)
+        assert said in report.tiers.said
+        assert "tipbench judge --auto --judge-model" in report.tiers.said
+
+
+def test_two_automatic_judges_are_not_mixed_on_one_board() -> None:
+    """Robot judged all arms but the last; another, three points milder, judged them all, later."""
+    arms = levels({"a": 4.0, "b": 3.4, "late": 2.0})
+    nobody = {arm: [[None] * 3 for _ in s] for arm, s in arms.items()}
+    evidence = make_evidence(nobody, auto={arm: s for arm, s in arms.items() if arm != "late"})
+    other = make_sitting("otherotherot", tier="auto", judged_by="other", grade=GOOD, closed_ms=2)
+    milder = tuple(
+        CountedVerdict(
+            cell, other, make_verdict(slot, min(5, (arms[model][place][slot] or 1) + 1), tier="auto")
+        )
+        for cell in evidence.cells
+        for model, place in [(cell.facts.model, int(cell.facts.scenario[1:]))]
+        for slot in range(3)
+    )
+    late = tuple(given for given in milder if given.cell.facts.model == "late")
+    both = replace(
+        evidence,
+        sittings=(*evidence.sittings, other),
+        auto=(*evidence.auto, *late),
+        doubles=tuple(given for given in milder if given not in late),
+    )
+    report = report_of(both, "auto")
+    assert "the automatic judge other alone" in report.tiers.said
+    assert [each.judged_by for each in report.sittings] == ["other"]
+    assert report.judged == 72
+    assert any("left out: robot" in remark for remark in report.remarks)
+
+
+def test_a_budget_that_ended_early_does_not_make_arms_that_fail_look_worse() -> None:
+    """Two slots in five are empty: that share of the cell, however many of the others were judged."""
+    whole = {arm: [[4, 4, 4, 0, 0]] * 60 for arm in "ab"}
+    nobody = {arm: [[None, None, None, 0, 0]] * 60 for arm in "ab"}
+    part = {"a": [[4, 4, 4]] * 60, "b": [[4, None, None]] * 60}
+    evidence = replace(make_evidence(nobody, auto=part), lazy=())
+    report = report_of(evidence, "auto")
+    full = report_of(
+        replace(make_evidence(nobody, auto={arm: [[4, 4, 4]] * 60 for arm in "ab"}), lazy=()), "auto"
+    )
+    assert [line.failures_drawn for line in full.standings] == [120, 120]
+    lazy = report_of(make_evidence(whole))
+    assert [line.composite for line in full.standings] == pytest.approx(
+        [line.composite for line in lazy.standings]
+    )
+    assert [line.composite for line in report.standings] == pytest.approx(
+        [line.composite for line in lazy.standings]
+    )
+    assert (report.waiting, {line.name: line.verdicts for line in report.standings}) == (
+        120, {"a+v1": 180, "b+v1": 60}
+    )  # fmt: skip
+    assert any("120 candidates have no verdict of this judge" in remark for remark in report.remarks)
+
+
+def test_lines_name_model_and_prompt_beside_the_arm() -> None:
+    evidence = make_evidence(CLEAR)
+    report = report_of(evidence)
+    assert {(line.name, line.model, line.prompt) for line in report.standings} == {
+        (f"{arm}+v1", arm, "v1") for arm in "abc"
+    }
+    (row, *_) = csv.DictReader(io.StringIO(format_csv(report)))
+    assert (row["arm"], row["model"], row["prompt"]) == ("a+v1", "a", "v1")
+    assert "| `a+v1` | `a` | `v1` |" in format_markdown(report)
+    assert 'data-label="prompt">v1</td>' in page_of(evidence)
+    models, prompts = (
+        make_report(evidence, experiment="e", rubric=RUBRIC, by=by) for by in ("model", "prompt")
+    )
+    assert {(line.model, line.prompt) for line in models.standings} == {(arm, None) for arm in "abc"}
+    assert {(line.model, line.prompt) for line in prompts.standings} == {(None, "v1")}
+    (row, *_) = csv.DictReader(io.StringIO(format_csv(models)))
+    assert (row["model"], row["prompt"]) == ("a", "")
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from tests.policies.stores import no_file_above
 from tests.serving.serving_app import ASK, POLICY_PATHS, PROFILE, TIPS, open_client
+from tipbench.policies.events import ProfileFeatures
 from tipbench.policies.serving.signals import read_signals
 from tipbench.policies.serving.tips import ActiveFile, ActivePolicy, StoredTip, read_tips, write_tips
 
@@ -49,6 +50,33 @@ def test_every_policy_scores_learns_and_tells(client: TestClient, path: str) -> 
     learned = stats["kinds"][scored["kind"]]
     features = {"egreedy/v1": 7, "egreedy/v2": 12, "linucb/v1": 7, "random/v1": 0}
     assert len(learned["weights"]) == features[path]
+
+
+@pytest.mark.parametrize("path", POLICY_PATHS)
+def test_a_profile_of_null_is_one_of_which_nothing_is_known(
+    client: TestClient, folder: Path, path: str
+) -> None:
+    user = f"unknown {path}"
+    asked = client.post(f"/score/{path}", json=ASK | {"user": user, "profile_features": None})
+    assert asked.status_code == 200, asked.text
+    reward = {"user": user, "decision": asked.json()["decision"], "reward": 1, "profile_features": None}
+    assert client.post(f"/reward/{path}", json=reward).status_code == 200
+    assert client.post("/recommend", json=ASK | {"profile_features": None}).status_code == 200
+    (served,) = [s for s in read_signals(folder / "signals") if s.user == user and s.kind == "serve"]
+    assert served.situation is not None
+    assert served.situation.profile_features == ProfileFeatures()
+
+
+@pytest.mark.parametrize("family", ["egreedy", "linucb", "random"])
+def test_a_family_without_a_version_is_its_first_one(client: TestClient, family: str) -> None:
+    user = f"brief {family}"
+    scored = client.post(f"/score/{family}", json=ASK | {"user": user}).json()
+    assert scored["reward_at"] == f"/reward/{family}/v1"
+    reward = {"user": user, "decision": scored["decision"], "reward": 1}
+    assert client.post(f"/reward/{family}", json=reward).json()["policy"] == scored["policy"]
+    stats = [client.get(f"/stats/{path}", params={"user": user}).json() for path in (family, f"{family}/v1")]
+    assert (stats[0], stats[0]["rewards"]) == (stats[1], 1)
+    assert client.post("/score/nobody", json=ASK).status_code == 404
 
 
 def test_a_reset_clears_every_policy_and_late_rewards_are_told_so(client: TestClient) -> None:

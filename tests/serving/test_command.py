@@ -1,6 +1,7 @@
 """`tipbench policies` from the command line: what its options change."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -114,8 +115,9 @@ def test_another_signal_log_is_evaluated_where_it_is_named(cli: Cli, experiment_
     assert "30 rewarded decisions" in there.out
 
     where = ("--experiment", experiment_name, "--json")
-    small = ("--policies", "egreedy-v2,linucb", "--users", "20", "--rounds", "10")
-    cli.ok("policies", "simulate", *small, "--experiment", experiment_name)
+    small = ("--active", "linucb", "--users", "20", "--rounds", "10", "--experiment", experiment_name)
+    declared = cli.ok("policies", "plan", "--candidate", "egreedy-v2", *small).out
+    cli.ok(*shlex.split(declared.splitlines()[-1])[1:])
     alone = cli("policies", "gate", *where, "--candidate", "egreedy-v2", "--active", "linucb").json()
     assert (alone["candidate"], alone["active"]) == ("egreedy-v2", "linucb")
     assert alone["simulation"], "both of them were in the simulation"

@@ -1,5 +1,6 @@
 """Simulated users, the report, the gate; all of it from the command line."""
 
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from tests.serving.serving_app import ASK, open_client
 from tipbench.policies.policy import list_policies
 from tipbench.policies.serving.evaluation import Evaluation, StoredEstimate
 from tipbench.policies.serving.tips import ActiveFile, StoredTip, write_tips
-from tipbench.policies.simulation.report import SimulationReport, examine, make_report
+from tipbench.policies.simulation.report import SimulatedEvidence, SimulationReport, examine, make_report
 from tipbench.policies.simulation.run import PlayedRounds, World, chances, make_pool, make_users, play
 from tipbench.show.charts import draw_regret
 
@@ -72,27 +73,32 @@ def make_simulation(effect: float, *, rounds: int) -> SimulationReport:
     return make_report(played, seed=0, profile_effect=effect, tips=60)
 
 
+def counted(report: SimulationReport, *, plans: int = 1) -> SimulatedEvidence:
+    """The first simulation of the last of so many plans."""
+    return SimulatedEvidence("plan", plans, "run", report, of_plan=1, simulations=1)
+
+
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_with_an_uninformative_profile_v2_does_not_win_and_the_gate_says_no(rounds: int) -> None:
     report = make_simulation(0.0, rounds=rounds)
-    said = examine("egreedy-v2", "egreedy-v1", simulation=("run", report), logged=None)
+    said = examine("egreedy-v2", "egreedy-v1", simulated=counted(report), logged=None)
     assert (said.outcome, said.exit_code) == ("no", 3)
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_with_a_planted_profile_effect_v2_wins_and_the_gate_says_yes(rounds: int) -> None:
     report = make_simulation(2.0, rounds=rounds)
-    said = examine("egreedy-v2", "egreedy-v1", simulation=("run", report), logged=None)
+    said = examine("egreedy-v2", "egreedy-v1", simulated=counted(report), logged=None)
     assert (said.outcome, said.exit_code) == ("promote", 0)
-    against = examine("egreedy-v2", "egreedy-v1", simulation=("run", report), logged=make_log(-0.2, -0.1))
+    against = examine("egreedy-v2", "egreedy-v1", simulated=counted(report), logged=make_log(-0.2, -0.1))
     assert (against.outcome, against.exit_code) == ("no", 3)
-    unclear = examine("egreedy-v2", "egreedy-v1", simulation=("run", report), logged=make_log(-0.2, 0.1))
+    unclear = examine("egreedy-v2", "egreedy-v1", simulated=counted(report), logged=make_log(-0.2, 0.1))
     assert unclear.outcome == "promote"
     thin = examine(
-        "egreedy-v2", "egreedy-v1", simulation=("run", report), logged=make_log(-0.2, -0.1, effective=9)
+        "egreedy-v2", "egreedy-v1", simulated=counted(report), logged=make_log(-0.2, -0.1, effective=9)
     )
     assert thin.outcome == "promote"
-    nothing = examine("egreedy-v2", "linucb", simulation=("run", report), logged=None)
+    nothing = examine("egreedy-v2", "linucb", simulated=counted(report), logged=None)
     assert (nothing.outcome, nothing.exit_code) == ("undecided", 4)
     assert draw_regret(report).count("<polyline") == 2
 
@@ -121,6 +127,10 @@ def test_from_the_command_line_simulate_gate_promote(cli: Cli, experiment_name: 
     report = cli.ok("policies", "simulate", *small, *where, "--json").json()
     assert [each["policy"] for each in report["policies"]] == ["egreedy-v1", "egreedy-v2"]
     assert plot.read_text().startswith("<svg")
+    unplanned = cli("policies", "gate", *where)
+    assert (unplanned.code, "1 simulations without one do not count" in unplanned.out) == (4, True)
+    declared = cli.ok("policies", "plan", "--users", "20", "--rounds", "40", *where).out
+    cli.ok(*shlex.split(declared.splitlines()[-1])[1:])
     said = cli("policies", "gate", *where, "--promote", "--json")
     assert (said.code, said.json()["outcome"]) == (3, "no")
     assert ActiveFile(cli.home / "policies", default="egreedy-v1").name() == "egreedy-v1"

@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.stats.oracles import scipy_stats as stats
 from tests.stats.simulator import Setting, run_campaign
 from tipbench.errors import UsageError
 from tipbench.stats import Score, Terms, examine_gate, gate
@@ -39,6 +40,48 @@ def test_without_an_auto_tier_nobody_is_promoted_unless_the_terms_say_otherwise(
     alone = [replace(score, auto=None) for score in two_arms(2.0)]
     assert gate(alone, "old") is None
     assert examine_gate(alone, "old", terms=Terms(require="lazy")).promoted == "new"
+
+
+AGREE = Terms(require="agree")
+
+
+def with_auto(leads: list[float]) -> list[Score]:
+    """The new arm is far ahead by the lazy judge; the auto judge sees it ahead by this in each scenario."""
+    return [
+        replace(score, auto=10.0 + (leads[int(str(score.scenario))] if score.arm == "new" else 0.0))
+        for score in two_arms(2.0, scenarios=len(leads))
+    ]
+
+
+def test_an_auto_judge_contradicts_only_where_it_is_sure_at_five_percent() -> None:
+    leads = [-1.0, 0.5, -0.8, 0.4, -0.2, 0.3, -0.9, 0.1]
+    unsure = examine_gate(with_auto(leads), "old", terms=AGREE)
+    assert (unsure.promoted, unsure.tiers) == ("new", ("lazy", "auto"))
+    at_most = np.mean(leads) + stats.t.ppf(0.95, 7) * np.std(leads, ddof=1) / np.sqrt(8)
+    assert f"at most {at_most:+.2f} at level 0.05" in unsure.rules[3].detail
+    # Just beyond and just short of it: the whole interval shifted.
+    for shift, promoted in ((-at_most - 0.01, None), (-at_most + 0.01, "new")):
+        assert examine_gate(with_auto([x + shift for x in leads]), "old", terms=AGREE).promoted == promoted
+    assert gate(with_auto(leads), "old") is None, "`both` wants it ahead"
+
+
+def test_an_auto_judge_contradicts_on_scenarios_that_no_lazy_judge_saw_too() -> None:
+    records = with_auto([0.2, 0.1, 0.3, 0.2, -2.0, -2.1, -1.9, -2.0])
+    part = [replace(score, lazy=None) if int(str(score.scenario)) > 3 else score for score in records]
+    assert examine_gate(part, "old", terms=AGREE).promoted is None
+    assert gate(part, "old") == "new"
+
+
+def test_with_one_tier_the_look_says_so() -> None:
+    sure = [-3.0, -2.9, -3.1, -3.0, -2.8, -3.2]
+    assert examine_gate(with_auto(sure), "old", terms=AGREE).promoted is None
+    alone = [replace(score, auto=None) for score in with_auto(sure)]
+    few = [replace(score, auto=None) if int(str(score.scenario)) > 2 else score for score in with_auto(sure)]
+    throws_dice = replace(AGREE, informative=False)
+    for records, terms in ((alone, AGREE), (few, AGREE), (with_auto(sure), throws_dice)):
+        decision = examine_gate(records, "old", terms=terms)
+        assert (decision.promoted, decision.tiers) == ("new", ("lazy",))
+        assert decision.rules[3].detail.startswith("one tier")
 
 
 def test_three_scenarios_are_too_few() -> None:

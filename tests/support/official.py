@@ -97,6 +97,6 @@ def search_official(url: str, experiment: str, query: str) -> list[dict[str, Any
         {f"params.{k}": v for k, v in run.data.params.items()}
         | {f"metrics.{k}": v for k, v in run.data.metrics.items()}
         | {f"tags.{k}": v for k, v in run.data.tags.items()}
-        | {"status": run.info.status}
+        | {"status": run.info.status, "run_id": run.info.run_id}
         for run in found
     ]

@@ -110,4 +110,4 @@ def test_a_copied_campaign_with_its_champion_is_what_the_product_makes(
     for campaign in (made, copied):
         found = settle(tracking, campaign.pack.name, stamps=campaign.stamps)
         assert found is not None
-        assert (found.repaired, found.version, found.arm.pack_hash) == ((), 1, campaign.pack.hash)
+        assert (found.remarks, found.version, found.arm.pack_hash) == ((), 1, campaign.pack.hash)

@@ -3,10 +3,12 @@
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.conftest import Cli
 from tests.support.servers import serve
+from tipbench.errors import TrackingRefused
 from tipbench.settings import Settings, read_settings
 from tipbench.tracking import open_tracking
 from tipbench.tracking.tracking import DEFAULT_URL, answers_as_mlflow
@@ -20,6 +22,55 @@ def test_an_mlflow_at_the_default_address_is_used_and_nothing_is_started(
         assert tracking.url == mlflow_url
         assert tracking.description.endswith(f" at {mlflow_url} (found there)")
     assert not (tmp_path / "mlflow").exists(), "no server of our own"
+
+
+def pass_on(mlflow_url: str, *, prefix: str = "", allowed: str = "") -> type[BaseHTTPRequestHandler]:
+    """The real MLflow below a prefix, for those who call it by the allowed name; others hear what it says."""
+
+    class PassedOn(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            status, content = 404, b"<html>nothing here</html>"
+            if allowed and self.headers.get("host") != allowed.format(port=self.connection.getsockname()[1]):
+                status, content = 403, b"Invalid Host header - possible DNS rebinding attack detected"
+            elif self.path.startswith(f"{prefix}/"):
+                kind = {"Content-Type": "application/json"}
+                url = mlflow_url + self.path.removeprefix(prefix)
+                got = httpx2.request(self.command, url, content=body, headers=kind, trust_env=False)
+                status, content = got.status_code, got.content
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = answer  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Says nothing."""
+
+    return PassedOn
+
+
+def test_an_mlflow_below_the_default_address_is_found_too(mlflow_url: str, tmp_path: Path) -> None:
+    with (
+        serve(pass_on(mlflow_url, prefix="/mlflow")) as url,
+        open_tracking(Settings(home=tmp_path), default_url=url) as tracking,
+    ):
+        assert tracking.description.endswith(f" at {url}/mlflow (found there)")
+    assert not (tmp_path / "mlflow").exists(), "no server of our own"
+
+
+def test_on_this_machine_a_refused_name_is_tried_again_as_localhost(mlflow_url: str, tmp_path: Path) -> None:
+    with serve(pass_on(mlflow_url, allowed="localhost:{port}")) as url:
+        with open_tracking(Settings(home=tmp_path, mlflow_url=url)) as tracking:
+            assert tracking.url == url
+            assert tracking.list_experiments() is not None
+        named = Settings(home=tmp_path, mlflow_url=url, mlflow_host="other.test")
+        with pytest.raises(TrackingRefused, match=r"under the name 'other.test'"):
+            open_tracking(named)
+    with serve(pass_on(mlflow_url, allowed="mlflow.test")) as url, pytest.raises(TrackingRefused) as caught:
+        open_tracking(Settings(home=tmp_path, mlflow_url=url))
+    assert "under the name '127.0.0.1:" in caught.value.message, "what was asked for, not the second try"
 
 
 class Stranger(BaseHTTPRequestHandler):

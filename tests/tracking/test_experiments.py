@@ -4,10 +4,11 @@ import threading
 
 import pytest
 
+from tests.support.official import MlflowClient
 from tests.tracking.writing import make_write
 from tipbench.errors import ExperimentNotFound, TrackingRefused
 from tipbench.settings import Settings
-from tipbench.tracking import Experiment, Tracking, open_tracking
+from tipbench.tracking import Experiment, Tracking, open_tracking, search_runs
 from tipbench.tracking.client import Rest
 
 
@@ -41,6 +42,27 @@ def test_a_name_may_hold_quotes_spaces_and_letters_of_any_script(
     name = f'{experiment_name} it\'s "größer" & 日本/+%20?'
     assert tracking.ensure_experiment(name).name == name
     assert tracking.find_experiment(name).name == name
+
+
+def test_the_public_search_takes_a_filter_and_reads_experiments_of_others(
+    tracking: Tracking, experiment_name: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIPBENCH_HOME", str(settings.home))
+    client = MlflowClient(tracking_uri=tracking.url)
+    theirs = client.create_experiment(experiment_name)
+    for number in range(3):
+        run = client.create_run(theirs, tags={"kind": "odd" if number % 2 else "even"})
+        client.log_metric(run.info.run_id, "score", float("nan") if number == 2 else number)
+    found = search_runs(experiment_name, tracking.url)
+    assert len(found) == 3
+    assert sorted(run.metrics["score"] for run in found)[:2] == [0.0, 1.0]
+    (odd,) = search_runs(experiment_name, tracking.url, filter="tags.kind = 'odd' and metrics.score > 0")
+    assert (odd.tags["kind"], odd.metrics["score"]) == ("odd", 1.0)
+    with pytest.raises(TrackingRefused):
+        search_runs(experiment_name, tracking.url, filter="this is no filter")
+    with pytest.raises(ExperimentNotFound, match="does not exist"):
+        search_runs(f"{experiment_name}-none", tracking.url)
+    assert client.get_experiment(theirs).tags.get("tipbench.experiment") is None, "it was only read"
 
 
 def test_an_unknown_experiment_is_refused_with_similar_names(

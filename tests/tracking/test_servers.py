@@ -15,8 +15,8 @@ from tests.tracking.writing import TEXTS, make_write
 from tipbench.errors import TrackingError, TrackingRefused, TrackingUnavailable, UsageError
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.client import split_url
 from tipbench.tracking.delivery import PIECE, artifact_tags, join_artifact
+from tipbench.web import split_credentials
 
 
 @dataclass
@@ -126,7 +126,7 @@ def test_credentials_are_sent_as_the_server_wants_them(tmp_path: Path) -> None:
     ],
 )
 def test_addresses_have_one_normal_form(url: str, normal: str) -> None:
-    assert split_url(url)[0] == normal
+    assert split_credentials(url, setting="the MLflow address")[0] == normal
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_addresses_have_one_normal_form(url: str, normal: str) -> None:
 )
 def test_what_is_not_an_address_of_a_server_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="MLflow address"):
-        split_url(url)
+        split_credentials(url, setting="the MLflow address")
 
 
 @pytest.mark.parametrize("length", [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE + 7])

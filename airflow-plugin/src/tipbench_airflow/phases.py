@@ -27,7 +27,9 @@ def export_sheet(conf: Conf, *, run_id: str) -> str | None:
     folder = sheets_folder(os.environ)
     folder.mkdir(parents=True, exist_ok=True)
     path, before = _next_sheet(folder, run_id)
-    run = run_tipbench("judge", f"--export={path}", "--json", *bench(conf, os.environ))
+    # Whoever fills the sheet may say so when it is applied; the worker's own user is no judge.
+    judge = f"--judged-by={os.environ.get('TIPBENCH_JUDGED_BY', 'claude-code-session')}"
+    run = run_tipbench("judge", f"--export={path}", judge, "--json", *bench(conf, os.environ))
     if run.json()["file"] is None:
         # Everything is with a judge already: maybe by an earlier try of this task, which got no further.
         path = before

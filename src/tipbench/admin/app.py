@@ -62,7 +62,7 @@ def make_app(parts: Parts, *, hosts: frozenset[str] = LOOPBACK, dispatch: bool =
     app.add_exception_handler(SignInFirst, send_to_sign_in)
     for kind in (TipbenchError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _answer_failure)
-    for router in (*API, *PAGES):
+    for router in (*API, *PAGES, jobs.open_router):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=HERE / "static"))
     app.add_middleware(GZipMiddleware, minimum_size=800)

@@ -1,5 +1,6 @@
 """The API: experiments, cells, candidates, the leaderboard."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -13,6 +14,7 @@ from tipbench.admin.connection import MlflowConnection
 from tipbench.admin.deps import Parts
 from tipbench.admin.failures import MARKED
 from tipbench.admin.panel import render
+from tipbench.admin.users import User
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.champions import EXPERIMENT as CHAMPIONS
@@ -22,7 +24,7 @@ from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingRefused, 
 from tipbench.inert import make_inert
 from tipbench.jobs.records import NotThere
 from tipbench.ranking.compare import compare_bench, find_sides
-from tipbench.ranking.records import Report
+from tipbench.ranking.records import BoardTier, By, Report
 from tipbench.records import Record, Rubric
 from tipbench.show.charts import draw_standings, make_heat
 from tipbench.show.numbers import conclude
@@ -384,10 +386,14 @@ def read_leaderboard(
     user: SeeingViewer,
     parts: Server,
     experiment: ExperimentName,
-    by: Literal["arm", "model", "prompt"] = "arm",
+    by: By = "arm",
+    tier: BoardTier = "lazy",
 ) -> Response:
-    """Exactly what `tipbench compare --json` prints; at most a moment old, the header Age says how much."""
-    answer = parts.boards.get((experiment, by), lambda: parts.mlflow.leaderboard(experiment, by))
+    """Exactly what `tipbench compare --json` prints; at most a moment old, the header Age says how much.
+
+    With `tier=auto` it is the automatic judge's own board: automatic, not for promotion.
+    """
+    answer = parts.boards.get((experiment, by, tier), lambda: parts.mlflow.leaderboard(experiment, by, tier))
     return answer_marked(request, answer)
 
 
@@ -421,24 +427,30 @@ def show_experiments(
     )
 
 
+class BoardQuery(Record):
+    """What the board ranks, by whose verdicts, and the arm whose cells are shown."""
+
+    by: By = "arm"
+    tier: BoardTier = "lazy"
+    arm: Wanted = None
+
+
 @pages.get("/e/{experiment:name}")
 def show_experiment(
     request: Request,
     user: PageSeeingViewer,
     parts: Server,
     experiment: ExperimentName,
-    by: Literal["arm", "model", "prompt"] = "arm",
-    arm: Annotated[str | None, Query(max_length=600)] = None,
+    asked: Annotated[BoardQuery, Query()],
 ) -> Response:
     """The board, and the cells of one arm."""
     try:
         view = read_view(parts.mlflow, experiment)
     except ExperimentNotFound:
-        foreign = parts.mlflow.find_foreign(experiment)
-        if foreign is None:
+        shown = _show_foreign(request, user, parts, experiment, asked.by)
+        if shown is None:
             raise
-        link = parts.mlflow.experiment_link(foreign)
-        return render(request, "foreign.html", user=user, name=experiment, link=link)
+        return shown
     if not view.evidence.cells:
         return render(
             request,
@@ -447,8 +459,10 @@ def show_experiment(
             name=experiment,
             link=view.link,
         )
-    report = compare_bench(view.bench, by)
-    chosen = arm if arm is not None else _first_arm(view, report.standings[0].name if by == "arm" else "")
+    by, tier = asked.by, asked.tier
+    report = compare_bench(view.bench, by, tier, gate=parts.settings.gate)
+    best = report.standings[0].name if by == "arm" else ""
+    chosen = asked.arm if asked.arm is not None else _first_arm(view, best)
     return render(
         request,
         "experiment.html",
@@ -459,13 +473,42 @@ def show_experiment(
         report=report,
         conclusion=conclude(report),
         standings=draw_standings(report),
-        heat=make_heat(compare_bench(view.bench, "arm") if by != "arm" else report, find_sides(view.bench)),
+        heat=make_heat(
+            compare_bench(view.bench, "arm", tier) if by != "arm" else report, find_sides(view.bench)
+        ),
         arm=chosen,
         arms=view.bench.arms,
         cells=view.lines(view.cells({"arm": chosen})),
         link=view.link,
         auto_judge=parts.settings.judge_model,
+        cell_scores=_name_cell_scores(report),
     )
+
+
+def _show_foreign(request: Request, user: User, parts: Parts, name: str, by: By) -> Response | None:
+    """An experiment that another program made, with the means of what it logged; None if there is none."""
+    foreign = parts.mlflow.find_foreign(name)
+    if foreign is None:
+        return None
+    try:
+        report = parts.mlflow.open().compare(name, by)
+    except ExperimentNotFound:
+        report = None
+    return render(
+        request,
+        "foreign.html",
+        user=user,
+        name=name,
+        by=by,
+        link=parts.mlflow.experiment_link(foreign),
+        report=report,
+        cell_scores=_name_cell_scores(report) if report else (),
+        command=f"tipbench import --experiment {shlex.quote(name)}",
+    )
+
+
+def _name_cell_scores(report: Report) -> list[str]:
+    return list(dict.fromkeys(part for line in report.standings for part in line.cell_scores))
 
 
 def _first_arm(view: BenchView, best: str) -> str:

@@ -4,10 +4,10 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from tipbench.bench.foreign import read_foreign
 from tipbench.clock import Stamps
 from tipbench.errors import ExperimentNotFound
-from tipbench.ranking.compare import compare_bench
-from tipbench.ranking.records import By
+from tipbench.ranking.records import BoardTier, By
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, open_tracking
 from tipbench.workbench import Workbench
@@ -70,14 +70,19 @@ class MlflowConnection:
         return self.open().tracking.list_experiments(also_named=FOREIGN)
 
     def find_foreign(self, name: str) -> Experiment | None:
-        """The experiment of that name that another program made."""
-        if not name.startswith(FOREIGN):
+        """The experiment of that name that another program made: called as ours, or with runs like ours."""
+        tracking = self.open().tracking
+        try:
+            found = tracking.find_foreign(name)
+            if not name.startswith(FOREIGN):
+                read_foreign(tracking, name)
+        except ExperimentNotFound:
             return None
-        return next((each for each in self.list_experiments() if each.name == name and not each.uid), None)
+        return found
 
-    def leaderboard(self, name: str, by: By) -> bytes:
+    def leaderboard(self, name: str, by: By, tier: BoardTier) -> bytes:
         """What `tipbench compare --json` prints, byte by byte."""
-        report = compare_bench(self.open().open(name), by)
+        report = self.open().compare(name, by, tier)
         return (report.model_dump_json(indent=1) + "\n").encode()
 
     def is_judged(self, name: str) -> bool:

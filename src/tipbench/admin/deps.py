@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tipbench.admin.cache import Boards
 from tipbench.admin.connection import MlflowConnection
+from tipbench.admin.health import HealthWatch, open_health
 from tipbench.admin.sittings import PanelSittings
 from tipbench.admin.users import TABLES, Accounts, Credentials, User, note
 from tipbench.clock import Stamps
@@ -25,6 +26,7 @@ class Parts:
     mlflow: MlflowConnection
     sittings: PanelSittings
     boards: Boards
+    health: HealthWatch
     airflow: AirflowLauncher | None = None
     public_origin: str = ""
     demo: bool = False
@@ -56,6 +58,7 @@ def make_parts(settings: Settings, stamps: Stamps, *, public_origin: str = "", d
         mlflow=mlflow,
         sittings=PanelSittings(mlflow, jobs.database, jobs.outbox),
         boards=Boards(),
+        health=open_health(settings, jobs),
         airflow=open_launcher(settings, jobs),
         public_origin=public_origin,
         demo=demo,

@@ -1,9 +1,9 @@
-"""The API: runs and jobs."""
+"""The API: runs and jobs, and whether all is there that they need."""
 
 import asyncio
 from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Generic, Protocol, TypeVar
+from typing import Annotated, Generic, Literal, Protocol, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
@@ -15,6 +15,7 @@ from tipbench.admin.access import Admin, ExperimentName, PageAdmin, PageViewer, 
 from tipbench.admin.cache import answer_record
 from tipbench.admin.deps import Parts
 from tipbench.admin.failures import MARKED, REFUSALS, field_problems
+from tipbench.admin.health import HealthReport
 from tipbench.admin.panel import FRAGMENT, go, render
 from tipbench.admin.users import User
 from tipbench.errors import TipbenchError, UsageError
@@ -316,6 +317,30 @@ def cancel_job(user: Admin, parts: Server, job: str) -> JobView:
     return show_job(found, parts)
 
 
+# Health: one word for supervisors, who have no token; every part for those who have one.
+
+
+open_router = APIRouter(tags=["jobs"])
+
+
+class HealthWord(Record):
+    """All that a stranger learns."""
+
+    status: Literal["ok", "degraded"]
+
+
+@open_router.get("/health")
+def tell_health(parts: Server) -> HealthWord:
+    """Whether something is missing that jobs need; 200 as long as the server lives."""
+    return HealthWord(status=parts.health.look().status)
+
+
+@router.get("/health")
+def read_health(user: Viewer, parts: Server) -> HealthReport:
+    """MLflow, the engines, Airflow if it is set, what runs jobs, the disk; 200 whatever is wrong there."""
+    return parts.health.look()
+
+
 # Pages: jobs and their logs, the automatic judge.
 
 
@@ -347,6 +372,7 @@ def show_jobs(
         jobs=jobs,
         skip=skip,
         now=parts.stamps.now_ms(),
+        health=parts.health,
     )
 
 
@@ -439,10 +465,10 @@ class OrderForm(Generic[Order]):
     def _convert(self, name: str, value: object) -> object:
         """Numbers of a form come as text; what is none is left for the check to complain about."""
         kind = self._type(name)
-        if not isinstance(value, str) or (kind is not int and kind is not float):
+        if not isinstance(value, str) or kind not in {int, float, int | None, float | None}:
             return value
         try:
-            return int(value) if kind is int else float(value)
+            return int(value) if kind in {int, int | None} else float(value)
         except ValueError:
             return value
 
@@ -454,9 +480,7 @@ RUN = OrderForm(
     ours=frozenset(RunOrder.model_fields) - {"skip_missing", "ollama_url", "mlflow_url"},
     hidden=frozenset({"ollama_url", "mlflow_url"}),
 )
-IMPROVE = OrderForm(
-    ImproveOrder, "_improve.html", order_improve, ours=frozenset({"n_tips", "temperature", "seed"})
-)
+IMPROVE = OrderForm(ImproveOrder, "_improve.html", order_improve, ours=frozenset())
 SIMULATE = OrderForm(SimulateOrder, "_simulate.html", order_simulate, ours=frozenset({"seed"}))
 
 

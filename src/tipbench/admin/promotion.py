@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi import Path as PathParameter
 from pydantic import Field, StrictBool
 
 from tipbench.admin.access import (
@@ -16,22 +17,26 @@ from tipbench.admin.access import (
     Viewer,
 )
 from tipbench.admin.bench import read_view
+from tipbench.admin.cache import answer_record
 from tipbench.admin.deps import Parts
 from tipbench.admin.failures import REFUSALS
 from tipbench.admin.panel import address, go, render
 from tipbench.admin.users import User
 from tipbench.bench.champions import read_chain
+from tipbench.champion import ChampionFile, open_champion_on
 from tipbench.errors import NoChampion, TipbenchError, TrackingUnavailable, UsageError
 from tipbench.promotion.gate import GateQuestion
 from tipbench.promotion.history import PromotionLine, list_promotions
 from tipbench.promotion.promote import ChampionReport, Outcome, describe
 from tipbench.promotion.rules import GateReport
-from tipbench.promotion.succession import settle
+from tipbench.promotion.succession import read_in_force
 from tipbench.records import Record
 
 router = APIRouter(prefix="/api/bench", tags=["promotion"], responses=REFUSALS)
 
-PackName = Annotated[str, Query(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+PACK = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+PackName = Annotated[str, Query(min_length=1, max_length=100, pattern=PACK)]
+PackInPath = Annotated[str, PathParameter(min_length=1, max_length=100, pattern=PACK)]
 Arm = Annotated[str, Field(min_length=1, max_length=600)]
 
 
@@ -53,7 +58,7 @@ class PromotionOrder(Record):
 class Rollback(Record):
     """Back to the champion before."""
 
-    pack: str = Field(default="tip", min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    pack: str = Field(default="tip", min_length=1, max_length=100, pattern=PACK)
     reason: str = Field(default="", max_length=2_000)
 
 
@@ -87,14 +92,19 @@ def roll_back(user: Admin, parts: Server, wanted: Rollback) -> Outcome:
     return outcome
 
 
-@router.get("/champion")
-def read_champion(user: Viewer, parts: Server, pack: PackName = "tip") -> ChampionReport:
-    """The arm in use, with everything that is needed to ask it."""
-    with parts.mlflow.writing() as opened:
-        found = settle(opened.tracking, pack, stamps=parts.stamps)
+@router.get("/champion", response_model=ChampionReport)
+def read_champion(request: Request, user: Viewer, parts: Server, pack: PackName = "tip") -> Response:
+    """The arm in use and why. Nothing is put right in the registry: `remarks` say what is wrong there."""
+    found = read_in_force(parts.mlflow.open().tracking, pack)
     if found is None:
         raise NoChampion(pack)
-    return describe(found)
+    return answer_record(request, describe(found))
+
+
+@router.get("/champion/{pack}", response_model=ChampionFile)
+def read_champion_file(request: Request, user: Viewer, parts: Server, pack: PackInPath) -> Response:
+    """What an application needs: the content of `tipbench champion --save`; 304 while it is the same."""
+    return answer_record(request, open_champion_on(parts.mlflow.open().tracking, pack).stored)
 
 
 @router.get("/history")

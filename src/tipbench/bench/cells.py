@@ -15,6 +15,7 @@ from tipbench.records import (
     CellFacts,
     Generation,
     Options,
+    Record,
     Verdict,
     content_hash,
 )
@@ -22,11 +23,19 @@ from tipbench.tracking.runs import Run
 from tipbench.tracking.write import Write
 
 VERDICT_TAG = re.compile(r"^verdict:([0-9a-z]+):(\d+)(?:\.(\d+))?$")
+SCORES_TAG = "tipbench.cell_scores"
 TAG_ROOM = 7_000
 """Characters of verdicts in one tag; the packing around them stays under 7,500."""
 
 _verdicts = TypeAdapter(tuple[Verdict, ...])
 _candidates = TypeAdapter(tuple[Candidate, ...])
+
+
+class CellScores(Record):
+    """What a judge of another program said of the whole cell, as it was logged there; of no candidate."""
+
+    sitting: str
+    values: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,7 @@ class StoredCell:
         default_factory=dict[tuple[str, int], tuple[Verdict, ...]]
     )
     damaged: tuple[str, ...] = ()
+    scores: CellScores | None = None
 
     @property
     def answered_slots(self) -> list[int]:
@@ -115,17 +125,21 @@ def cell_write(
 def generation_metrics(
     generation: Generation, *, candidates: Sequence[Candidate], diversity: float | None
 ) -> dict[str, float]:
-    """What was measured of one cell. Shares of computed flags are over the answered candidates."""
-    answered = [candidate for candidate in candidates if candidate.answered]
+    """What was measured of one cell."""
     metrics = {
         "latency_seconds": generation.seconds,
         "prompt_tokens": float(generation.prompt_tokens),
         "output_tokens": float(generation.output_tokens),
-        "answered": float(len(answered)),
-        "failed": float(len(candidates) - len(answered)),
     }
     if generation.seconds > 0:
         metrics["tokens_per_second"] = generation.output_tokens / generation.seconds
+    return metrics | candidate_metrics(candidates, diversity=diversity)
+
+
+def candidate_metrics(candidates: Sequence[Candidate], *, diversity: float | None) -> dict[str, float]:
+    """What code sees of the candidates. Shares of computed flags are over the answered ones."""
+    answered = [candidate for candidate in candidates if candidate.answered]
+    metrics = {"answered": float(len(answered)), "failed": float(len(candidates) - len(answered))}
     for name in answered[0].flags if answered else ():
         metrics[f"computed.{name}"] = sum(c.flags[name] for c in answered) / len(answered)
     if diversity is not None:
@@ -160,13 +174,22 @@ def _read_cell(run: Run) -> StoredCell:
             f"the tag 'tipbench.facts' of cell {run.run_id} is missing or broken",
             hint="It was edited in MLflow. Delete that run there and collect again: the cell is made again.",
         ) from error
+    scores, broken = _read_scores(run.tags)
     return StoredCell(
         run=run,
         facts=facts,
         retired=bool(run.tags.get("tipbench.retired")),
         submissions=submissions,
-        damaged=damaged,
+        damaged=damaged + broken,
+        scores=scores,
     )
+
+
+def _read_scores(tags: Mapping[str, str]) -> tuple[CellScores | None, tuple[str, ...]]:
+    try:
+        return CellScores.model_validate_json(tags[SCORES_TAG]) if SCORES_TAG in tags else None, ()
+    except ValidationError:
+        return None, (SCORES_TAG,)
 
 
 def pack_verdicts(sitting: str, n: int, verdicts: Sequence[Verdict]) -> dict[str, str]:

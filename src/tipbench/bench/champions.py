@@ -4,16 +4,14 @@ The runs lie in an experiment of their own; the pack's entry in the prompt regis
 link. MLflow makes an entry of a name only once, so there is one chain for each pack.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 from pydantic import Field
 
-from tipbench.bench.cells import StoredCell
 from tipbench.errors import ExperimentNotFound, TrackingError, TrackingRefused
-from tipbench.records import SCHEMA, Options, Record, content_hash
+from tipbench.records import SCHEMA, ChampionArm, Record
 from tipbench.tracking.registry import RegistryEntry
 from tipbench.tracking.runs import Experiment, Run
 from tipbench.tracking.tracking import Tracking
@@ -32,45 +30,6 @@ GATE_FILE = "gate.json"
 PROMOTION_KINDS = ("promotion", "rollback")
 
 How = Literal["gate", "initial", "forced", "rollback"]
-
-
-class ChampionArm(Record):
-    """An arm with everything that is needed to ask it again."""
-
-    pack: str
-    pack_hash: str
-    model: str
-    engine: str
-    model_digest: str
-    pinned: bool
-    prompt: str
-    template: str
-    diversity_request: str
-    options: Options
-
-    @property
-    def name(self) -> str:
-        """As the leaderboard writes it."""
-        return f"{self.model}+{self.prompt}"
-
-    @cached_property
-    def hash(self) -> str:
-        """Of all that makes its answers; the seed is not part of an arm, nor what else is in the pack."""
-        content = self.model_dump(exclude={"pack_hash": True, "options": {"seed"}})
-        return content_hash(content)
-
-    def name_in(self, cells: Iterable[StoredCell], *, diversity_request: str) -> str:
-        """What an experiment calls the arm, empty if it has no cell of it.
-
-        The weights and the prompt count, not their names.
-        """
-        prompts = {content_hash(self.template), content_hash([self.template, diversity_request])}
-        names = {
-            cell.facts.arm
-            for cell in cells
-            if cell.facts.model_digest == self.model_digest and cell.facts.prompt_hash in prompts
-        }
-        return min(names, default="")
 
 
 class PromotionFacts(Record):

@@ -43,6 +43,15 @@ class Evidence:
         """Verdict tags that do not add up: edited by hand, they count for nothing."""
         return [f"{cell.run.run_id} {tag}" for cell in self.cells for tag in cell.damaged]
 
+    def whole_cells(self) -> dict[str, Mapping[str, float]]:
+        """Run id → what a judge of another program said of the whole cell, if its sitting was not refused."""
+        counted = {sitting.facts.token for sitting in self.sittings if sitting.counts}
+        return {
+            cell.run.run_id: cell.scores.values
+            for cell in self.cells
+            if cell.scores is not None and cell.scores.sitting in counted
+        }
+
     def lazy_by_cell(self) -> dict[str, dict[int, CountedVerdict]]:
         """Run id → slot → the verdict that counts, drawn failures included."""
         return _by_cell(self.lazy)
@@ -62,6 +71,20 @@ class Evidence:
             if slots := [slot for slot in cell.answered_slots if slot not in given]:
                 waiting[cell.run.run_id] = slots
         return waiting
+
+    def unjudged_slots(self) -> dict[str, list[int]]:
+        """Run id → answered slots without a lazy verdict; none when judging was closed.
+
+        Of all cells: for the gate a lazy judge may be handed what waits for an automatic one, too.
+        """
+        if self.judging_closed:
+            return {}
+        judged = self.lazy_by_cell()
+        left = {
+            cell.run.run_id: [s for s in cell.answered_slots if s not in judged.get(cell.run.run_id, {})]
+            for cell in self.cells
+        }
+        return {run_id: slots for run_id, slots in left.items() if slots}
 
     def count_waiting(self) -> tuple[int, int]:
         """How many candidates wait for a lazy judge, and how many for an automatic one."""

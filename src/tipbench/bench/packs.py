@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from tipbench.errors import TrackingError
 from tipbench.records import SCHEMA, Pack
-from tipbench.tracking.runs import Run
+from tipbench.tracking.runs import Experiment, Run
 from tipbench.tracking.tracking import Tracking
 from tipbench.tracking.write import Write
 
@@ -41,6 +41,16 @@ def find_pack_run(runs: Iterable[Run], pack_hash: str) -> Run | None:
         and run.tags.get("tipbench.pack") == pack_hash
     ]
     return min(found, key=lambda run: run.run_id, default=None)
+
+
+def read_stored_pack(experiment: Experiment, pack_hash: str, *, tracking: Tracking) -> Mapping[str, str]:
+    """The texts of a pack that the experiment stores, without reading anything else of it.
+
+    Raises:
+        TrackingError: the pack is not in this experiment.
+    """
+    runs = tracking.search_runs([experiment.id], f"tags.`tipbench.pack` = '{pack_hash}'")
+    return read_pack_files(runs, pack_hash, tracking=tracking)
 
 
 def read_pack_files(runs: Iterable[Run], pack_hash: str, *, tracking: Tracking) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from tipbench.bench.evidence import Evidence
 from tipbench.clock import Stamps
 from tipbench.errors import TrackingRefused
 from tipbench.records import LAZY_KINDS, SCHEMA, Pack, Record
-from tipbench.settings import GateSettings
+from tipbench.settings import GateSettings, Require
 from tipbench.tracking.runs import Experiment, Run
 from tipbench.tracking.tracking import Tracking
 from tipbench.tracking.write import Write, blank_write
@@ -30,6 +30,14 @@ class PlanFacts(Record):
     alpha: float
     counted: int
     """Verdicts that counted when the plan was made."""
+    require: Require | None = None
+    """What is asked of an automatic judge; plans from before 2026-11-18 did not fix it."""
+
+    def require_now(self, setting: Require) -> Require:
+        """What is asked at a look: as it was fixed. Older plans go by the setting, once `both` or `lazy`."""
+        if self.require is not None:
+            return self.require
+        return "lazy" if setting == "lazy" else "both"
 
 
 class FrozenScore(Record):
@@ -44,12 +52,21 @@ class FrozenScore(Record):
 
 
 class FrozenArm(Record):
-    """What was known of an arm without any judge. `well_formed` is a share of all slots."""
+    """What was known of an arm without any judge.
+
+    `well_formed` is a share of all slots, None where the pack names no flag for it. `latency_seconds` is the
+    median of an answer with all its tips. `tip_seconds` is that of one tip, `tip_low` and `tip_high` hold the
+    middle half of the cells; `loaded_cells` were generated while others used the machine.
+    """
 
     arm: str
     cells: int
     well_formed: float | None
     latency_seconds: float | None
+    tip_seconds: float | None = None
+    tip_low: float | None = None
+    tip_high: float | None = None
+    loaded_cells: int = 0
 
 
 class FrozenSitting(Record):
@@ -68,11 +85,25 @@ class FrozenTerms(Record):
     """What the gate asked for at this look. `unanchored` says whether sittings without anchors may count."""
 
     margin: float
-    require: Literal["both", "lazy"]
+    require: Require
     scenarios: int
     unanchored: bool
     format_drop: float
-    latency_ratio: float
+    latency_seconds: float | None = None
+    latency_ratio: float | None = None
+
+
+def make_terms(gate: GateSettings, require: Require) -> FrozenTerms:
+    """What the settings ask for, with what a plan fixed."""
+    return FrozenTerms(
+        margin=gate.margin,
+        require=require,
+        scenarios=gate.scenarios,
+        unanchored=gate.unanchored,
+        format_drop=gate.format_drop,
+        latency_seconds=gate.latency_seconds,
+        latency_ratio=gate.latency_ratio,
+    )
 
 
 class Frozen(Record):
@@ -105,6 +136,8 @@ class GateAnswer(Record):
     auto_difference: float | None
     level: float
     rules: tuple[GateRule, ...]
+    tiers: tuple[str, ...] = ()
+    """Who had a say; looks from before 2026-11-18 do not tell."""
 
 
 class LookResult(Record):
@@ -165,6 +198,7 @@ def plan_facts(evidence: Evidence, promotion: Promotion, *, champion: str, gate:
         looks=gate.looks,
         alpha=gate.alpha,
         counted=count_verdicts(evidence),
+        require=gate.require,
     )
 
 
@@ -197,6 +231,15 @@ def ensure_plan(
     return _read_plan(tracking, winner)
 
 
+@dataclass(frozen=True)
+class FixedPlan:
+    """The plan that a hand-out goes by. `champion` is what the experiment calls it."""
+
+    champion: str
+    facts: PlanFacts
+    terms: FrozenTerms
+
+
 def fix_plan(
     tracking: Tracking,
     experiment: Experiment,
@@ -205,11 +248,8 @@ def fix_plan(
     pack: Pack,
     gate: GateSettings,
     stamps: Stamps,
-) -> str | None:
-    """Before candidates are handed out: the plan against the champion stands, if it is in the experiment.
-
-    Gives what the experiment calls the champion.
-    """
+) -> FixedPlan | None:
+    """Before candidates are handed out: the plan against the champion stands, if it is in the experiment."""
     promotion = read_chain(tracking, pack.name).in_force
     if promotion is None:
         return None
@@ -219,8 +259,8 @@ def fix_plan(
         return None
     facts = plan_facts(evidence, promotion, champion=arm.name, gate=gate)
     if facts.budget:
-        ensure_plan(tracking, experiment, promotion, facts=facts, stamps=stamps)
-    return name
+        facts = ensure_plan(tracking, experiment, promotion, facts=facts, stamps=stamps).facts
+    return FixedPlan(name, facts, make_terms(gate, facts.require_now(gate.require)))
 
 
 def claim_look(tracking: Tracking, plan: StoredPlan, look: int, run_id: str) -> str:

@@ -9,8 +9,10 @@ from typing import Literal, TypeVar
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.sittings import StoredSitting, read_grade
-from tipbench.records import CellFacts, Rubric
+from tipbench.records import ANSWERED, CellFacts, Rubric
 from tipbench.stats import Alpha, Noise, Score, ac1, fit_noise, krippendorff_alpha, level_shifts
+from tipbench.stats.board import choose_comparison
+from tipbench.stats.scores import compute_cells, read_scores
 from tipbench.stats.sittings import Place
 
 
@@ -66,6 +68,97 @@ def make_scores(
                 )
             )
     return scores
+
+
+@dataclass(frozen=True)
+class AutoVerdicts:
+    """One automatic judge with everything it said, one verdict per candidate."""
+
+    judged_by: str
+    given: tuple[CountedVerdict, ...]
+
+    @property
+    def sitting(self) -> StoredSitting:
+        """The first one whose verdicts these are."""
+        return self.given[0].sitting
+
+
+def find_auto_judges(evidence: Evidence) -> list[AutoVerdicts]:
+    """The informative automatic judges, who judged the most first, the earlier one among equals.
+
+    The board of the auto tier is the first one's alone: another one has another bias, and an arm that only
+    that one judged would gain or lose by it.
+    """
+    informative: dict[str, bool] = {}
+    said: dict[tuple[str, str], dict[VerdictPlace, CountedVerdict]] = {}
+    for given in (*evidence.auto, *evidence.doubles):
+        sitting = given.sitting
+        if sitting.facts.tier != "auto" or given.verdict.drawn != "all":
+            continue
+        token = sitting.facts.token
+        if token not in informative:
+            grade = read_grade(sitting)
+            informative[token] = grade is None or grade.informative
+        if informative[token]:
+            mine = said.setdefault((sitting.judged_by, sitting.facts.judge_digest), {})
+            mine.setdefault((given.cell.run.run_id, given.verdict.slot), given)
+    judges = [AutoVerdicts(name, tuple(verdicts.values())) for (name, _), verdicts in said.items()]
+    return sorted(judges, key=lambda judge: -len(judge.given))
+
+
+def make_auto_scores(
+    judge: AutoVerdicts | None,
+    cells: Iterable[StoredCell],
+    *,
+    rubric: Rubric,
+    name_of: Callable[[CellFacts], str] = name_arm,
+) -> list[Score]:
+    """The same for the judge's own board: what it said stands where the lazy verdict does.
+
+    A failed slot has the lowest composite. An answered one that has no verdict, because a budget ended or the
+    judge could not hold the format, counts as the others of its cell do: left out, it would give the failed
+    ones too much weight, and arms that fail often would look worse.
+    """
+    composites: dict[str, dict[int, float]] = {}
+    for given in judge.given if judge else ():
+        mine = composites.setdefault(given.cell.run.run_id, {})
+        mine[given.verdict.slot] = _level_composite(given, rubric, {})
+    scores: list[Score] = []
+    for cell in cells:
+        found = composites.get(cell.run.run_id, {})
+        is_judged = judge is not None and counts_for_auto(cell, judged=len(found))
+        usual = fmean(found.values()) if found else rubric.lowest
+        for slot, letter in enumerate(cell.facts.slots):
+            value = found.get(slot, usual) if letter == ANSWERED else rubric.lowest
+            scores.append(
+                Score(
+                    arm=name_of(cell.facts),
+                    scenario=cell.facts.scenario,
+                    candidate=(cell.facts.arm, slot),
+                    lazy=value if is_judged else None,
+                )
+            )
+    return scores
+
+
+def counts_for_auto(cell: StoredCell, *, judged: int) -> bool:
+    """Whether an automatic judge has said something of the cell; without a single answer it need not."""
+    return judged > 0 or not cell.answered_count
+
+
+def find_values(scores: Iterable[Score]) -> dict[tuple[str, str], float]:
+    """Arm and scenario → the value that the board counts there; only where the board compares.
+
+    The mean of an arm's values is its composite on the board.
+    """
+    table = read_scores(scores)
+    found = compute_cells(table)
+    chosen = choose_comparison(found.judged, found.generated)
+    return {
+        (str(table.arms[arm]), str(table.scenarios[scenario])): float(found.values[arm, scenario])
+        for arm in chosen.arms
+        for scenario in chosen.scenarios
+    }
 
 
 def _level_composite(given: CountedVerdict, rubric: Rubric, levels: Mapping[Place, float]) -> float:
@@ -195,6 +288,7 @@ def mark_sitting(sitting: StoredSitting, *, also: Collection[str] = ()) -> str:
     marks: list[str] = []
     if sitting.drift is not None:
         marks += ["unanchored"] if sitting.drift.unanchored else list(sitting.drift.alarms)
+    marks += ["not blind, scored whole cells"] if sitting.facts.drawn == "cell" else []
     marks += also
     grade = read_grade(sitting)
     if grade is not None:

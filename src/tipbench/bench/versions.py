@@ -16,6 +16,7 @@ KIND = "version"
 TEXT_FILE = "prompt.md"
 MOST_VERSIONS = 8
 MOST_CHARACTERS = 20_000
+MOST_WHY = 2_000
 ROOT_CHARACTERS = 50
 HASH_DIGITS = 6
 _MADE_NAME = re.compile(r"-[0-9a-f]{6}$")
@@ -24,7 +25,7 @@ _MADE_NAME = re.compile(r"-[0-9a-f]{6}$")
 class Proposal(Record):
     """A new text for the prompt, and which weakness it removes."""
 
-    why: str = Field(min_length=1, max_length=2_000)
+    why: str = Field(min_length=1, max_length=MOST_WHY)
     text: str = Field(min_length=1, max_length=MOST_CHARACTERS)
 
     @property
@@ -84,11 +85,13 @@ def check_proposals(proposals: Sequence[Proposal], *, pack: Pack, known: Collect
     for place, proposal in enumerate(proposals, start=1):
         text_hash = content_hash(proposal.clean)
         file = f"prompts/version-{place}.md"
-        mistakes = examine({**pack.files, file: proposal.clean})[1].mistakes
+        found = examine({**pack.files, file: proposal.clean})[1]
+        # What the prompts of the pack do on purpose is no slip of a version.
+        usual = {remark.what for remark in found.remarks if remark.file != file}
         problems += [
-            f"version {place}, line {mistake.line}: {mistake.what}"
-            for mistake in mistakes
-            if mistake.file == file
+            f"version {place}, line {each.line}: {each.what}"
+            for each in (*found.mistakes, *found.remarks)
+            if each.file == file and each.what not in usual
         ]
         if not proposal.why.strip():
             problems.append(f"version {place}: say why it exists")

@@ -1,4 +1,7 @@
-"""Views of the cells for people: scores as metrics, who judged and when. Never read back."""
+"""Views of the cells for people: scores as metrics, who judged and when. Never read back.
+
+A cell whose kind of judge is an automatic one shows that judge's scores under the plain names too.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,12 +12,13 @@ from statistics import fmean
 
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell, read_cells
-from tipbench.bench.evidence import CountedVerdict, Evidence
+from tipbench.bench.evidence import CountedVerdict, Evidence, check_contents
+from tipbench.bench.scores import find_auto_judges, find_levels, find_values, make_auto_scores, make_scores
 from tipbench.bench.sittings import StoredSitting
 from tipbench.clock import Stamps
-from tipbench.errors import UsageError
+from tipbench.errors import MixedContents, UsageError
 from tipbench.files import hold_lock
-from tipbench.records import SCHEMA, Rubric
+from tipbench.records import LAZY_KINDS, SCHEMA, Rubric
 from tipbench.tracking import Experiment, Tracking
 from tipbench.tracking.runs import Assessment, SourceType, Trace, make_hex_id
 from tipbench.tracking.write import MAX_KEY, Write
@@ -23,6 +27,13 @@ JUDGE_TAGS = ("judged_at", "judged_by")
 AUTO = "auto."
 AUTO_TAGS = ("auto_judged_at", "auto_judged_by")
 """Tags of a cell that was judged, by a lazy judge and by an automatic one; one that was not has none."""
+BOARD_VALUE = "board_composite"
+BOARD_TAGS = {"": "on_board", AUTO: "on_auto_board"}
+"""The value that a board counts for the cell, and the tag that says whether the cell is on it.
+
+MLflow deletes no metric: of a cell that left the board the old value stays, so the tag tells."""
+ROUNDING = 1e-10
+"""What is closer than that to the value it should show is not written again: the board would agree."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,11 @@ class View:
     def wrong_metrics(self) -> dict[str, float]:
         """Those that show something else now, with the value they should show."""
         shown = self.cell.run.metrics
-        return {name: value for name, value in self.metrics.items() if shown.get(name) != value}
+        return {
+            name: value
+            for name, value in self.metrics.items()
+            if name not in shown or not abs(shown[name] - value) <= ROUNDING
+        }
 
     @property
     def wrong_tags(self) -> dict[str, str]:
@@ -51,39 +66,78 @@ def make_views(
 ) -> list[View]:
     """The views of these cells, from the verdicts that count."""
     judged, auto = evidence.lazy_by_cell(), evidence.auto_by_cell()
-    waiting = evidence.waiting_slots()
+    waiting, boards = evidence.waiting_slots(), _read_boards(evidence, rubric_of)
     views: list[View] = []
     for cell in cells:
-        given = [g for g in judged.get(cell.run.run_id, {}).values() if not g.verdict.failed]
-        by_auto = list(auto.get(cell.run.run_id, {}).values())
-        rubric = rubric_of(cell)
-        metrics = _mean_scores(given, rubric)
+        run_id, rubric = cell.run.run_id, rubric_of(cell)
+        given = [g for g in judged.get(run_id, {}).values() if not g.verdict.failed]
+        by_auto = list(auto.get(run_id, {}).values())
+        awaited = given if cell.facts.judge_kind in LAZY_KINDS else by_auto
+        metrics = _mean_scores(awaited, rubric)
         metrics |= {AUTO + name: value for name, value in _mean_scores(by_auto, rubric).items()}
-        tags = {"judge_pending": str(cell.run.run_id in waiting).lower()}
-        tags |= _judge_tags(given, JUDGE_TAGS) | _judge_tags(by_auto, AUTO_TAGS)
+        tags = {"judge_pending": str(run_id in waiting).lower()}
+        tags |= _judge_tags(awaited, JUDGE_TAGS) | _judge_tags(by_auto, AUTO_TAGS)
+        for tier, values in boards.items():
+            if run_id in values:
+                metrics[tier + BOARD_VALUE] = values[run_id]
+                tags[BOARD_TAGS[tier]] = "true"
+            elif BOARD_TAGS[tier] in cell.run.tags:
+                tags[BOARD_TAGS[tier]] = "false"
         views.append(View(cell, metrics, tags))
     return views
 
 
-def view_writes(
-    cells: Iterable[StoredCell],
-    *,
-    evidence: Evidence,
-    rubric_of: Callable[[StoredCell], Rubric],
-    make_blank: Callable[[], Write],
-) -> list[Write]:
-    """The writes that bring the views of these cells up to date; none for a cell whose view stands."""
-    return [
-        make_blank().model_copy(
+def _read_boards(
+    evidence: Evidence, rubric_of: Callable[[StoredCell], Rubric]
+) -> dict[str, dict[str, float]]:
+    """Tier → run id → the value that its board of arms counts there, of the cells that are on it."""
+    boards: dict[str, dict[str, float]] = {tier: {} for tier in BOARD_TAGS}
+    if not evidence.lazy and not evidence.auto:
+        return boards
+    try:
+        check_contents(evidence.cells, experiment="")
+    except MixedContents:
+        return boards  # Nobody is compared until one content is retired.
+    rubric = rubric_of(evidence.cells[-1])
+    run_of = {(cell.facts.arm, cell.facts.scenario): cell.run.run_id for cell in evidence.cells}
+    if evidence.lazy:
+        levels = find_levels(evidence, rubric)
+        scores = make_scores(evidence, evidence.cells, rubric=rubric, levels=levels)
+        boards[""] = {run_of[place]: value for place, value in find_values(scores).items()}
+    if judges := find_auto_judges(evidence):
+        scores = make_auto_scores(judges[0], evidence.cells, rubric=rubric)
+        boards[AUTO] = {run_of[place]: value for place, value in find_values(scores).items()}
+    return boards
+
+
+def refresh_views(bench: Bench) -> int:
+    """Brings the views of all cells up to date and returns how many changed."""
+    evidence = bench.evidence
+    kept = {cell.run.run_id for cell in evidence.cells}
+    # A retired cell or a duplicate keeps what it shows, but is on no board.
+    left = [
+        cell
+        for cell in bench.stored_cells.values()
+        if cell.run.run_id not in kept and any(_is_on_board(cell, tag) for tag in BOARD_TAGS.values())
+    ]
+    views = make_views([*evidence.cells, *left], evidence=evidence, rubric_of=bench.rubric_of)
+    changed = [view for view in views if view.wrong_metrics or view.wrong_tags]
+    for view in changed:
+        write = bench.blank().model_copy(
             update={
                 "run_id": view.cell.run.run_id,
                 "metrics": dict(view.metrics),
                 "tags": dict(view.tags),
             }
         )
-        for view in make_views(cells, evidence=evidence, rubric_of=rubric_of)
-        if view.wrong_metrics or view.wrong_tags
-    ]
+        bench.tracking.submit(write)
+    if changed:
+        bench.tracking.flush()
+    return len(changed)
+
+
+def _is_on_board(cell: StoredCell, tag: str) -> bool:
+    return cell.run.tags.get(tag) == "true"
 
 
 def score_names(rubric: Rubric) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import sys
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 
@@ -14,6 +15,7 @@ GROUPS = {
         "collect": "Generate every missing cell; plan a design; retire contents.",
         "judge": "Hand out what waits for a judge, take in verdicts; judges.",
         "compare": "The leaderboard: who wins, and how sure we are.",
+        "import": "Take an experiment of the original into a new one, to judge it.",
         "export": "What an experiment holds, as a file: pairs for preference tuning.",
     },
     "Decide": {
@@ -54,7 +56,8 @@ class LazyGroup(click.Group):
         """The command, imported now."""
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"tipbench.cli.{cmd_name}").command
+        module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command = import_module(f"tipbench.cli.{module}").command
         assert isinstance(command, click.Command)  # noqa: S101
         return command
 

@@ -25,13 +25,15 @@ def pack_option(function: Function) -> Function:
 
 @click.group(name="champion", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Everything that is needed to ask it.")
+@click.option("--save", type=FilePath, help="Write it to this file, for tipbench.open_champion(file=…).")
 @pack_option
 @mlflow_options
 @click.pass_context
-def command(ctx: click.Context, *, as_json: bool, **flags: object) -> None:
+def command(ctx: click.Context, *, as_json: bool, save: Path | None, **flags: object) -> None:
     """The arm in use: model, prompt, options, and why."""
     if has_subcommand(ctx):
         return
+    from tipbench.champion import open_champion_on
     from tipbench.promotion.promote import describe
     from tipbench.promotion.succession import settle
     from tipbench.show.champions import print_champion
@@ -42,6 +44,9 @@ def command(ctx: click.Context, *, as_json: bool, **flags: object) -> None:
         if found is None:
             raise NoChampion(name)
         report = describe(found)
+        if save is not None:
+            open_champion_on(session.tracking, name).save(save)
+            session.say.print(f"{save}: for tipbench.open_champion(file=…), without MLflow", markup=False)
         if as_json:
             click.echo(report.model_dump_json(indent=1))
         else:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tipbench.grid import Cell
     from tipbench.records import Model
     from tipbench.settings import Settings
-    from tipbench.stats import CellVariance
+    from tipbench.stats import AutoJudge, CellVariance
 
 
 @click.group(name="collect", invoke_without_command=True)
@@ -133,7 +133,7 @@ def _show_plan(session: Session, cells: "list[Cell]", *, reuse_from: str | None,
 
     name = session.settings.experiment
     plan = session.workbench.collecting.foresee(cells, experiment=name, reuse_from=reuse_from)
-    lead = _smallest_lead(cells)
+    lead = _smallest_lead(cells, _auto_judge(session.settings))
     numbers = {
         "experiment": name,
         "cells": len(plan.cells),
@@ -153,7 +153,15 @@ def _show_plan(session: Session, cells: "list[Cell]", *, reuse_from: str | None,
     session.say.print(f"{'lead seen with 80 %':18} {seen} (more: tipbench collect plan)", markup=False)
 
 
-def _smallest_lead(cells: "list[Cell]") -> float | None:
+def _auto_judge(settings: "Settings") -> "AutoJudge | None":
+    """The usual automatic judge, as `gate.require` asks it."""
+    from tipbench.stats import AutoJudge, SilentJudge
+
+    asked = {"both": AutoJudge(), "agree": SilentJudge(), "lazy": None}
+    return asked[settings.gate.require]
+
+
+def _smallest_lead(cells: "list[Cell]", auto: "AutoJudge | None") -> float | None:
     """Over a champion, with every candidate judged; None if the gate could see none."""
     from tipbench.stats import Design, smallest_difference
 
@@ -162,7 +170,7 @@ def _smallest_lead(cells: "list[Cell]") -> float | None:
         return None
     scenarios = {cell.scenario.id for cell in cells}
     depth = min(cell.options.n_tips for cell in cells)
-    lead = smallest_difference(Design(len(arms), len(scenarios), depth))
+    lead = smallest_difference(Design(len(arms), len(scenarios), depth), auto=auto)
     return round(lead, 2) if lead < float("inf") else None
 
 
@@ -198,13 +206,12 @@ def retire(
 
 
 def _retire(session: Session, *, kind: str, value: str, undo: bool) -> None:
-    """Tags the cells of this content, or takes the tag away."""
-    from tipbench.bench.cells import read_cells
-    from tipbench.tracking.write import blank_write
+    """Tags the cells of this content, or takes the tag away; the views follow."""
+    from tipbench.bench.views import refresh_views
 
     tracking, name = session.tracking, session.settings.experiment
-    experiment = tracking.find_experiment(name)
-    cells = [cell for cell in read_cells(tracking.read_runs(experiment)) if cell.retired == undo]
+    bench = session.workbench.open(name)
+    cells = [cell for cell in bench.stored_cells.values() if cell.retired == undo]
     found = [cell for cell in cells if _written(cell, kind) == value]
     if not found:
         known = sorted({_written(cell, kind) for cell in cells})
@@ -212,13 +219,14 @@ def _retire(session: Session, *, kind: str, value: str, undo: bool) -> None:
             f"experiment {name!r} has no cells with {kind} {value!r}", hint=f"There are: {', '.join(known)}"
         )
     for cell in found:
-        blank = blank_write(experiment, session.stamps)
+        blank = bench.blank()
         tags = {"tipbench.retired": "" if undo else f"{kind} {value}"}
         tags |= {"judge_pending": str(undo and bool(cell.answered_slots)).lower()}
         tracking.submit(blank.model_copy(update={"run_id": cell.run.run_id, "tags": tags}))
     report = tracking.flush()
     if report.left_in_journal or report.refused:
         raise TrackingUnavailable("not all cells could be tagged", hint="Run the same command again.")
+    refresh_views(bench.again(fresh=True))
     did = "took back" if undo else "retired"
     session.say.print(f"{did} {len(found)} cells with {kind} {value}; nothing was deleted", markup=False)
 
@@ -238,6 +246,11 @@ def _written(cell: "StoredCell", kind: str) -> str:
 @click.option("--difference", type=float, help="What should be seen: how many scenarios does that need?")
 @click.option("--like", metavar="EXPERIMENT", help="An earlier experiment: its cells vary as these will.")
 @click.option(
+    "--verdicts",
+    type=click.IntRange(min=0),
+    help="A budget of lazy verdicts, the automatic judge on everything [default: gate.verdicts].",
+)
+@click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=20.0,
@@ -245,7 +258,9 @@ def _written(cell: "StoredCell", kind: str) -> str:
     help="What one verdict takes.",
 )
 @mlflow_options
-def show_design(*, difference: float | None, like: str | None, seconds: float, **flags: object) -> None:
+def show_design(
+    *, difference: float | None, like: str | None, verdicts: int | None, seconds: float, **flags: object
+) -> None:
     """The smallest lead over a champion that the gate would see with 80 % probability.
 
     With --difference: the scenarios and verdicts that seeing it needs.
@@ -262,6 +277,8 @@ def show_design(*, difference: float | None, like: str | None, seconds: float, *
         n_tips=settings.n_tips,
         seconds=seconds,
         like=None if like is None else _read_variance(settings, like),
+        auto=_auto_judge(settings),
+        budget=settings.gate.verdicts if verdicts is None else verdicts,
     )
     if difference is None:
         scenarios = _count_scenarios(settings.scenarios, {s.id: s.set for s in pack.scenarios})

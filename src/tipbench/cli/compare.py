@@ -1,6 +1,7 @@
 """`tipbench compare`."""
 
 import gc
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,18 @@ from tipbench.cli.session import (
 from tipbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from tipbench.bench.bench import Bench
-    from tipbench.ranking.records import By, Report
+    from tipbench.ranking.records import BoardTier, By, Report
 
 
 @click.command(name="compare")
 @click.option("--by", type=click.Choice(["arm", "model", "prompt"]), default="arm", show_default=True)
+@click.option(
+    "--tier",
+    type=click.Choice(["lazy", "auto"]),
+    default="lazy",
+    show_default=True,
+    help="Whose verdicts rank. auto: the automatic judge's own board, which promotes nobody.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The whole report as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="The standings as CSV.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="The standings as Markdown.")
@@ -35,6 +42,7 @@ def command(
     ctx: click.Context,
     *,
     by: "By",
+    tier: "BoardTier",
     as_json: bool,
     as_csv: bool,
     as_markdown: bool,
@@ -45,16 +53,13 @@ def command(
     """The leaderboard. Exit code 0: a winner, 3: a tie, 4: not decided yet."""
     if as_json + as_csv + as_markdown > 1:
         raise UsageError("compare takes one of --json, --csv and --markdown")
-    from tipbench.ranking.compare import compare_bench
-
     # 10,000 runs are half a million objects that live to the end: looking for garbage among them again and
     # again takes a fifth of the time.
     gc.set_threshold(50_000)
     with open_session(flags, for_machines=as_json or as_csv or as_markdown) as session:
-        bench = session.workbench.open(session.settings.experiment, fresh=fresh)
-        report = compare_bench(bench, by)
+        report = session.workbench.compare(session.settings.experiment, by, tier, fresh=fresh)
         if html is not None:
-            write_whole(html, _make_page(session, bench, report))
+            write_whole(html, _make_page(session, report))
         _print(session, report, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
         if html is not None:
             session.say.print(
@@ -63,11 +68,17 @@ def command(
     ctx.exit(report.exit_code)
 
 
-def _make_page(session: Session, bench: "Bench", report: "Report") -> str:
+def _make_page(session: Session, report: "Report") -> str:
+    if not report.made_by_tipbench:
+        raise UsageError(
+            f"{report.experiment!r} was made by another program: there is no page of it",
+            hint=f"Import it first: tipbench import --experiment {shlex.quote(report.experiment)}",
+        )
     from tipbench.ranking.compare import read_details
     from tipbench.show.page import make_page
 
-    return make_page(report, read_details(bench), session.workbench.gate.preview(bench))
+    bench = session.workbench.open(report.experiment)
+    return make_page(report, read_details(bench, report.tier), session.workbench.gate.preview(bench))
 
 
 def _print(session: Session, report: "Report", *, as_json: bool, as_csv: bool, as_markdown: bool) -> None:

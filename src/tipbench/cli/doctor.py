@@ -107,20 +107,13 @@ def _pack(settings: "Settings") -> "Finding":
 
 def _mlflow(settings: "Settings") -> "Finding":
     from tipbench.records import Finding
-    from tipbench.tracking import open_tracking
-    from tipbench.tracking.tracking import DEFAULT_URL, answers_as_mlflow, open_managed_folder
+    from tipbench.tracking.tracking import peek_tracking
 
-    managed = open_managed_folder(settings.home).find()
-    if settings.mlflow_url is None and managed is None and not answers_as_mlflow(DEFAULT_URL):
-        if find_spec("mlflow") is None:
-            return Finding(
-                part="MLflow", ok=False, says="not installed", to_do="pip install 'tipbench[local]'"
-            )
-        return Finding(
-            part="MLflow", ok=True, says="managed server is not running; it starts when it is needed"
-        )
-    with open_tracking(settings) as tracking:
-        return Finding(part="MLflow", ok=True, says=tracking.description)
+    found = peek_tracking(settings)
+    if found is None and find_spec("mlflow") is None:
+        return Finding(part="MLflow", ok=False, says="not installed", to_do="pip install 'tipbench[local]'")
+    says = found or "managed server is not running; it starts when it is needed"
+    return Finding(part="MLflow", ok=True, says=says)
 
 
 def _embedded_engine(_: "Settings") -> "Finding":

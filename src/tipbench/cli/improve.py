@@ -16,6 +16,7 @@ from tipbench.cli.session import (
     Session,
     check_room,
     experiment_option,
+    find_judge_name,
     given_options,
     judge_with_bar,
     mlflow_options,
@@ -48,7 +49,7 @@ def bench_options(function: Function) -> Function:
         click.option("--seed", type=int, help="Seed of the whole grid."),
         click.option("--pack", help="A built-in pack or a folder."),
         click.option("--judge-model", help="The automatic judge [default: judge_model in tipbench.toml]."),
-        click.option("--judged-by", help="Whom sheets are for [default: claude-code-session]."),
+        click.option("--judged-by", help="Whom sheets are for [default: your user name]."),
         click.option(
             "--sheet",
             type=FilePath,
@@ -81,11 +82,11 @@ def bench_options(function: Function) -> Function:
 @click.option("--models", help="With --prompts: comma-separated models, names or paths of .gguf files.")
 @click.option(
     "--scenarios",
-    help="The set to train on, less its held-out [default: wide]; with --prompts the set to ask.",
+    help="The set to train on, less its held-out [default: wide, else all]; with --prompts the set to ask.",
 )
 @bench_options
 @click.pass_context
-def command(ctx: click.Context, *, scenarios: str | None, **given: Any) -> None:
+def command(ctx: click.Context, **given: Any) -> None:
     """Better versions of the champion's prompt, from its worst verdicts; the best is confirmed for the gate.
 
     Runs until it needs verdicts or versions: exit code 4, with the command that goes on. Then 0: the gate
@@ -98,15 +99,17 @@ def command(ctx: click.Context, *, scenarios: str | None, **given: Any) -> None:
     with_prompts = given["prompts"] is not None
     _check_options(given_options(ctx), with_prompts=with_prompts)
     flags = {name: value for name, value in given.items() if name not in {*OF_ROUNDS, "sheet"}}
-    settings = read_settings(flags | {"scenarios": scenarios or (None if with_prompts else "wide")})
+    settings = read_settings(flags)
     check_room(settings)
     say = make_console()
     with (
         open_engines(settings, report=lambda line: say.print(line, markup=False)) as engines,
         start_session(settings, say=say) as session,
     ):
-        run = _compare_prompts if with_prompts else _improve
-        stop = run(session, engines, given)
+        if with_prompts:
+            stop = _compare_prompts(session, engines, given)
+        else:
+            stop = _improve(session, engines, given, typed=given_options(ctx))
         _show_stop(ctx, session, stop)
     ctx.exit(stop.exit_code)
 
@@ -124,6 +127,7 @@ def _check_options(given: Mapping[str, str], *, with_prompts: bool) -> None:
 def _compare_prompts(session: Session, engines: "Engines", given: Mapping[str, Any]) -> "Stop":
     """Collect, judge, ask the gate, promote: as far as it goes without a lazy judge."""
     from tipbench.grid import add_champion, prepare_grid
+    from tipbench.improve.state import check_challenge
     from tipbench.promotion.gate import GateQuestion
     from tipbench.promotion.succession import settle
 
@@ -131,6 +135,7 @@ def _compare_prompts(session: Session, engines: "Engines", given: Mapping[str, A
     cells = prepare_grid(settings, find_model=engines.admit)
     found = settle(session.tracking, cells[0].pack.name, stamps=session.stamps)
     if found is not None:
+        check_challenge(cells, found.arm, settings.gate.scenarios)
         cells = add_champion(
             cells,
             found.arm,
@@ -142,20 +147,23 @@ def _compare_prompts(session: Session, engines: "Engines", given: Mapping[str, A
     return deciding.decide(GateQuestion(settings.experiment), promote=True).after(*said)
 
 
-def _improve(session: Session, engines: "Engines", given: Mapping[str, Any]) -> "Stop":
+def _improve(
+    session: Session, engines: "Engines", given: Mapping[str, Any], *, typed: Mapping[str, str]
+) -> "Stop":
     """Rounds of new versions, as far as it goes without a judge and a writer."""
     from tipbench.improve.brief import read_proposals
     from tipbench.improve.run import Improving
 
+    order = _make_order(session, engines, given, typed=typed)
     improving = Improving(
-        _make_order(session, engines, prompt=given["prompt"], model=given["model"]),
+        order,
         given["rounds"],
         _open_deciding(session, engines, sheet=given["sheet"]),
         _exporter(given["export"]),
         _find_proposer(engines, given["proposer"], given["versions"]),
     )
     if given["apply"] is not None:
-        names = improving.take_versions(read_proposals(given["apply"]))
+        names = improving.take_versions(read_proposals(given["apply"], pack=order.pack))
         session.say.print(f"versions: {', '.join(names)}", markup=False)
     return improving.advance()
 
@@ -167,11 +175,12 @@ def _open_deciding(session: Session, engines: "Engines", *, sheet: Path) -> "Dec
     settings = session.settings
     if settings.judge_model is None and settings.gate.require == "both":
         session.say.print(
-            "· no judge_model is set: the gate wants an automatic judge too (gate.require = both)",
+            '· no judge_model is set, and gate.require = "both" asks for an automatic judge: set one, or '
+            'gate.require = "agree"',
             markup=False,
             style="dim",
         )
-    lazy = LazyJudging(session.workbench.judging, settings.judged_by, sheet)
+    lazy = LazyJudging(session.workbench.judging, find_judge_name(settings), sheet)
     work = EngineWork(session, engines)
     hands = BenchSteps(collect=work.collect, judge_auto=work.judge)
     return Deciding(session.workbench.promoting(getpass.getuser()), lazy, hands)
@@ -245,17 +254,23 @@ def _repeat_command(ctx: click.Context, more: Sequence[str]) -> str:
     return shlex.join([*words, *more])
 
 
-def _make_order(session: Session, engines: "Engines", *, prompt: str | None, model: str | None) -> "Order":
+def _make_order(
+    session: Session, engines: "Engines", given: Mapping[str, Any], *, typed: Mapping[str, str]
+) -> "Order":
     from tipbench.grid import open_pack
     from tipbench.improve.state import Order, make_options, split_scenarios
     from tipbench.promotion.succession import settle
 
     settings = session.settings
     pack = open_pack(settings.pack)
-    training, confirming = split_scenarios(pack, settings.scenarios, cap=settings.n_scenarios)
+    split = split_scenarios(pack, given["scenarios"], cap=settings.n_scenarios, least=settings.gate.scenarios)
+    if split.remark:
+        session.say.print(f"· {split.remark}", markup=False, style="dim")
     found = settle(session.tracking, pack.name, stamps=session.stamps)
     champion = None if found is None else found.arm
-    name, base = _find_base(pack, champion, prompt=prompt, model=model)
+    name, base = _find_base(pack, champion, prompt=given["prompt"], model=given["model"])
+    if champion is not None:
+        _check_champions_values(champion, given, typed)
     weights = engines.admit(name)
     if champion is not None and weights.digest != champion.model_digest:
         raise UsageError(
@@ -263,7 +278,26 @@ def _make_order(session: Session, engines: "Engines", *, prompt: str | None, mod
             hint="Get the weights it was promoted with, or promote what you have now.",
         )
     options = make_options(settings, pack) if champion is None else champion.options
-    return Order(settings.experiment, pack, weights, base, options, training, confirming)
+    return Order(settings.experiment, pack, weights, base, options, split.training, split.confirming)
+
+
+def _check_champions_values(
+    champion: "ChampionArm", given: Mapping[str, Any], typed: Mapping[str, str]
+) -> None:
+    """Refuses values for what is asked as the champion was.
+
+    Raises:
+        UsageError: names the options, and the champion's values.
+    """
+    options = champion.options
+    used = {"n_tips": options.n_tips, "temperature": options.sampling.temperature, "seed": options.seed}
+    others = [typed[name] for name, value in used.items() if name in typed and given[name] != value]
+    if others:
+        raise UsageError(
+            f"{', '.join(others)}: the champion's values are used ({champion.name}: {options.n_tips} tips, "
+            f"temperature {options.sampling.temperature:g}, seed {options.seed})",
+            hint=f"Leave {' and '.join(others)} out.",
+        )
 
 
 def _find_base(

@@ -14,6 +14,8 @@ from tipbench.cli.session import (
     Session,
     check_reason,
     experiment_option,
+    find_judge_name,
+    find_user,
     given_options,
     has_subcommand,
     judge_here,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from tipbench.judging.auto.run import AutoOutcome
     from tipbench.judging.handout import Handout, SittingRequest
     from tipbench.judging.service import AppliedSheet
+    from tipbench.judging.status import SittingLine
 
 WHERE = ("experiment", "mlflow_url", "home")
 WISHES = {"judge_kind", "champion", "next_items", "second_opinion", "disagreements"}
@@ -42,8 +45,8 @@ GOES_WITH = {
 """The ways to judge, and the options that each takes."""
 ALONE = ("next_items", "second_opinion", "disagreements")
 """Of these at most one."""
-UNINFORMATIVE = 3
-"""Exit code: no, this judge's verdicts are not used."""
+UNINFORMATIVE = REFUSED = 3
+"""Exit code: no, this judge's verdicts are not used; no, a sitting of the sheet does not count."""
 
 
 class Share(click.ParamType[float]):
@@ -114,7 +117,7 @@ def delta_option(function: Function) -> Function:
 @click.option("--interactive", is_flag=True, help="Judge here, at the keyboard.")
 @click.option("--close", is_flag=True, help="With --apply: close sittings that are filled in part.")
 @hand_out_options
-@click.option("--judged-by", help="Who judges [default: claude-code-session, or what the sheet says].")
+@click.option("--judged-by", help="Who judges [default: what the sheet says; at hand-out your user name].")
 @click.option("--auto", is_flag=True, help="Let a model judge everything it did not judge yet.")
 @click.option("--judge-model", help="With --auto: a local model, openai:NAME, or litellm:PROVIDER/NAME.")
 @click.option("--budget", type=click.FloatRange(min=0), help="With --auto: at most so many US dollars.")
@@ -172,7 +175,7 @@ def _make_request(given: Mapping[str, Any], *, judged_by: str) -> "SittingReques
 def _export(given: Mapping[str, Any]) -> int:
     path, as_json = given["export"], given["as_json"]
     with open_session(_flags(given, "judged_by"), for_machines=as_json) as session:
-        request = _make_request(given, judged_by=session.settings.judged_by)
+        request = _make_request(given, judged_by=find_judge_name(session.settings))
         try:
             handout = session.workbench.judging.hand_out(
                 path, request, experiment=session.settings.experiment
@@ -212,40 +215,37 @@ def _apply(given: Mapping[str, Any]) -> int:
             judged_by=given["judged_by"],
             close=given["close"],
         )
-        _print_apply(session, taken, as_json=given["as_json"])
-    return 0
+        refused = taken.find_refused()
+        _print_apply(session, taken, refused, as_json=given["as_json"])
+    return REFUSED if refused else 0
 
 
-def _print_apply(session: Session, taken: "AppliedSheet", *, as_json: bool) -> None:
+def _print_apply(
+    session: Session, taken: "AppliedSheet", refused: "Mapping[str, SittingLine]", *, as_json: bool
+) -> None:
     from dataclasses import asdict
 
+    from tipbench.show.sittings import tell_refused
+
+    why = {token: tell_refused(line, experiment=taken.experiment) for token, line in refused.items()}
     if as_json:
-        click.echo(json.dumps([asdict(section) for section in taken.sections]))
+        rows = [asdict(each) | {"refused": (why.get(each.sitting) or [None])[0]} for each in taken.sections]
+        click.echo(json.dumps(rows))
         return
     for section in taken.sections:
         answered = f"{section.answered} of {section.items} answered"
         session.say.print(
             f"sitting {section.sitting} by {section.judged_by}: {answered}, {section.outcome}", markup=False
         )
+        for line in why.get(section.sitting, ()):
+            session.say.print(f"  {line}", markup=False, soft_wrap=True)
     session.say.print(f"judged {taken.status.judged} of {taken.status.candidates}. Next:")
     session.say.print(f"  tipbench compare --experiment {taken.experiment}", markup=False)
 
 
 def _judge_at_keyboard(given: Mapping[str, Any]) -> int:
     with open_session(_flags(given, "judged_by")) as session:
-        judged_by = _pick_judge(session, given["judged_by"])
-        return judge_here(session, _make_request(given, judged_by=judged_by))
-
-
-def _pick_judge(session: Session, judged_by: str | None) -> str:
-    """Who sits here: as told or set, else the user of this machine."""
-    import getpass
-
-    from tipbench.settings import Settings
-
-    standard = Settings.model_fields["judged_by"].default
-    chosen = session.settings.judged_by
-    return chosen if judged_by or chosen != standard else getpass.getuser()
+        return judge_here(session, _make_request(given, judged_by=find_judge_name(session.settings)))
 
 
 def _judge_by_model(given: Mapping[str, Any]) -> int:
@@ -365,11 +365,9 @@ def _decide(
     sitting: str, flags: Mapping[str, object], *, accept: bool, reason: str, with_late: bool = False
 ) -> None:
     """Stores a person's word on the sitting and says what it is now."""
-    import getpass
-
     from tipbench.bench.sittings import Decision
 
-    decision = Decision(sitting=sitting, accept=accept, reason=check_reason(reason), by=getpass.getuser())
+    decision = Decision(sitting=sitting, accept=accept, reason=check_reason(reason), by=find_user())
     with open_session(flags) as session:
         name = session.settings.experiment
         found = session.workbench.judging.decide(decision, experiment=name, with_late=with_late)

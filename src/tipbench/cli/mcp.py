@@ -31,6 +31,7 @@ def command(*, champion: str | None, **flags: object) -> None:
             "the MCP server needs the extra `mcp`", hint="Install it: pip install 'tipbench[mcp]'"
         ) from error
     from tipbench.judging.tools import JudgeTools
+    from tipbench.records import AGENT
     from tipbench.settings import read_settings
     from tipbench.show.console import make_console
 
@@ -45,7 +46,10 @@ def command(*, champion: str | None, **flags: object) -> None:
             yield session.workbench.judging
 
     tools = JudgeTools(
-        open_lazily, judged_by=settings.judged_by, experiment=settings.experiment, champion=champion
+        open_lazily,
+        judged_by=settings.judged_by or AGENT,
+        experiment=settings.experiment,
+        champion=champion,
     )
     try:
         make_server(tools).run()

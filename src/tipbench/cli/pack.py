@@ -1,4 +1,4 @@
-"""`tipbench pack`: start, check and seal a pack of one's own."""
+"""`tipbench pack`: start, check, seal and unseal a pack of one's own."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 @click.group(name="pack")
 def command() -> None:
-    """Start, check and seal a pack: the data that defines what is benched."""
+    """Start, check, seal and unseal a pack: the data that defines what is benched."""
 
 
 @command.command()
@@ -48,3 +48,13 @@ def seal(folder: Path) -> None:
     from tipbench.pack import seal_pack
 
     click.echo(f"{seal_pack(folder)} anchors sealed in {folder / 'anchors.jsonl'}")
+
+
+@command.command()
+@click.argument("folder", metavar="DIR", type=_FOLDER)
+def unseal(folder: Path) -> None:
+    """Write the references of DIR's anchors in plain text again, for whoever wrote them."""
+    from tipbench.pack import unseal_pack
+
+    click.echo(f"{unseal_pack(folder)} anchors in plain text in {folder / 'anchors.jsonl'}")
+    click.echo(f"Before anybody judges: tipbench pack seal {folder}")

@@ -1,7 +1,9 @@
 """`tipbench policies`: which tip for whom. Serve policies, simulate and evaluate them, make one active."""
 
 import json
+import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from tipbench.cli.session import (
     check_extra,
     check_room,
     find_pack_name,
+    given_options,
     home_option,
     mlflow_options,
     open_session,
@@ -25,12 +28,14 @@ if TYPE_CHECKING:
     from tipbench.bench.evidence import Evidence
     from tipbench.policies.serving.evaluation import Evaluation
     from tipbench.policies.serving.tips import StoredTip
+    from tipbench.policies.simulation.plans import SimulationPlan, StoredPlan
     from tipbench.policies.simulation.report import RegretInterval, SimulationReport
     from tipbench.policies.simulation.run import PoolTip
     from tipbench.records import Rubric
 
 KIND_VALUE = "time_slot"
 BARS = "▁▂▃▄▅▆▇█"
+FIXED_BY_PLAN = {"names", "users", "rounds", "profile_effect", "seed"}
 ExistingFile = click.Path(exists=True, dir_okay=False, path_type=Path)
 ExistingFolder = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -128,56 +133,177 @@ def verify(ctx: click.Context, **flags: object) -> None:
 )
 @click.option("--tips", type=ExistingFile, help="Judged tips to offer.")
 @click.option("--seed", type=int, help="Of the users and everything that happens to them [default: 0].")
+@click.option("--plan", "planned", metavar="RUN", help="Simulate this plan: what `policies plan` declared.")
 @click.option("--experiment", "runs_in", default="tipbench-policies", show_default=True)
 @click.option("--plot", type=FilePath, help="Draw the regret: an SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="The whole report as JSON.")
 @mlflow_options
+@click.pass_context
 def simulate(
+    ctx: click.Context,
     *,
     names: str,
     users: int,
     rounds: int,
     profile_effect: float,
     tips: Path | None,
+    planned: str | None,
     runs_in: str,
     plot: Path | None,
     as_json: bool,
     **flags: object,
 ) -> None:
     """Compare policies on simulated users, all on the same random numbers; the result is an MLflow run."""
-    from tipbench.policies.policy import find_policy, list_policies
-    from tipbench.policies.simulation.report import make_report, store_simulation
-    from tipbench.policies.simulation.run import World, make_pool, make_users, play
+    from tipbench.policies.simulation.plans import claim_first
+    from tipbench.policies.simulation.report import store_simulation
     from tipbench.settings import split_list
     from tipbench.show.charts import draw_regret
 
-    known = list_policies()
-    policies = [find_policy(known, name) for name in split_list(names, what="policies")]
+    if planned is not None and (typed := FIXED_BY_PLAN & set(given := given_options(ctx))):
+        options = ", ".join(sorted(given[name] for name in typed))
+        raise UsageError(f"{options}: the plan fixes it", hint="Leave it out, or declare another plan.")
     with open_session(flags, for_machines=as_json) as session:
-        seed = session.settings.seed
-        world = World(profile_effect=profile_effect, seed=seed)
-        pool = _read_pool(tips) if tips else make_pool(seed)
-        people = make_users(world, pool, users=users, rounds=rounds)
-        played = play(
-            policies, people, world, report=lambda line: session.say.print(f"· {line}", style="dim")
-        )
-        report = make_report(played, seed=seed, profile_effect=profile_effect, tips=len(pool))
+        plan = _read_plan(session, planned, runs_in) if planned else None
+        if plan is not None:
+            wanted = plan.plan
+        else:
+            wanted = SimulationWish(
+                split_list(names, what="policies"), session.settings.seed, profile_effect, users, rounds
+            )
+        pool = _read_pool(tips, seed=wanted.seed)
+        if plan is not None:
+            plan.check_pool(pool)
+        report = _play(session, wanted, pool)
         drawing = draw_regret(report)
         run = store_simulation(
-            session.tracking, report, plot=drawing, experiment=runs_in, stamps=session.stamps
+            session.tracking,
+            report,
+            plot=drawing,
+            experiment=runs_in,
+            stamps=session.stamps,
+            plan=planned or "",
         )
+        counts = plan is not None and claim_first(session.tracking, plan, run)
         if plot is not None:
             write_whole(plot, drawing)
         if as_json:
             click.echo(report.model_dump_json(indent=1))
         else:
             _print_simulation(session, report, run)
+            _say_whether_it_counts(session, planned=planned, counts=counts)
 
 
-def _read_pool(path: Path) -> "list[PoolTip]":
+@dataclass(frozen=True)
+class SimulationWish:
+    """What a simulation without a plan is asked for."""
+
+    policies: tuple[str, ...]
+    seed: int
+    profile_effect: float
+    users: int
+    rounds: int
+
+
+def _read_plan(session: Session, run: str, experiment: str) -> "StoredPlan":
+    from tipbench.policies.simulation.plans import read_plan
+
+    return read_plan(session.tracking, run, experiment=experiment)
+
+
+def _play(
+    session: Session, wanted: "SimulationWish | SimulationPlan", pool: "Sequence[PoolTip]"
+) -> "SimulationReport":
+    from tipbench.policies.policy import find_policy, list_policies
+    from tipbench.policies.simulation.report import make_report
+    from tipbench.policies.simulation.run import World, make_users, play
+
+    known = list_policies()
+    world = World(profile_effect=wanted.profile_effect, seed=wanted.seed)
+    played = play(
+        [find_policy(known, name) for name in wanted.policies],
+        make_users(world, pool, users=wanted.users, rounds=wanted.rounds),
+        world,
+        report=lambda line: session.say.print(f"· {line}", style="dim"),
+    )
+    return make_report(played, seed=wanted.seed, profile_effect=wanted.profile_effect, tips=len(pool))
+
+
+def _say_whether_it_counts(session: Session, *, planned: str | None, counts: bool) -> None:
+    if planned is None:
+        said = "It was not planned, so the gate does not count it: tipbench policies plan --help"
+    elif counts:
+        said = "It is the first one of its plan: the gate counts it."
+    else:
+        said = "It is not the first one of its plan: the gate counts the first."
+    session.say.print(said, markup=False)
+
+
+@command.command(name="plan")
+@click.option(
+    "--candidate", default="egreedy-v2", show_default=True, help="The policy that wants to be active."
+)
+@click.option("--active", help="The policy to beat [default: the active one].")
+@click.option("--users", type=click.IntRange(8, 100_000), default=40, show_default=True)
+@click.option("--rounds", type=click.IntRange(10, 100_000), default=300, show_default=True)
+@click.option(
+    "--profile-effect",
+    type=click.FloatRange(0, 10),
+    default=0.0,
+    show_default=True,
+    help="How much a user's profile decides which kind of tip works.",
+)
+@click.option("--tips", type=ExistingFile, help="Judged tips to offer.")
+@click.option("--seed", "own_seed", type=click.IntRange(0, 2**63 - 1), help="[default: one is drawn]")
+@click.option("--experiment", "runs_in", default="tipbench-policies", show_default=True)
+@mlflow_options
+def declare(
+    *,
+    candidate: str,
+    active: str | None,
+    users: int,
+    rounds: int,
+    profile_effect: float,
+    tips: Path | None,
+    own_seed: int | None,
+    runs_in: str,
+    **flags: object,
+) -> None:
+    """Fix the world of a simulation before anybody has seen it. The gate counts its first simulation."""
+    from tipbench.policies.policy import find_policy, list_policies
+    from tipbench.policies.serving.tips import ActiveFile
+    from tipbench.policies.simulation.plans import SimulationPlan, declare_plan, hash_pool
+
+    known = list_policies()
+    wanted = find_policy(known, candidate).name
+    with open_session(flags) as session:
+        settings = session.settings
+        in_use = ActiveFile(settings.policies_folder, default=settings.policies_active)
+        rival = find_policy(known, active or in_use.name()).name
+        if wanted == rival:
+            raise UsageError(f"{wanted} is the active policy", hint="Name another one: --candidate NAME")
+        seed = int(session.stamps.new_id()[:8], 16) if own_seed is None else own_seed
+        plan = SimulationPlan(
+            candidate=wanted,
+            active=rival,
+            seed=seed,
+            profile_effect=profile_effect,
+            users=users,
+            rounds=rounds,
+            tips=hash_pool(_read_pool(tips, seed=seed)),
+        )
+        run = declare_plan(session.tracking, plan, experiment=runs_in, stamps=session.stamps)
+        session.say.print(f"{wanted} against {rival}, seed {seed}: declared. Next:", markup=False)
+        more = f" --tips {shlex.quote(str(tips))}" if tips else ""
+        more += f" --experiment {shlex.quote(runs_in)}" if runs_in != "tipbench-policies" else ""
+        session.say.print(f"  tipbench policies simulate --plan {run}{more}", markup=False, soft_wrap=True)
+
+
+def _read_pool(path: Path | None, *, seed: int) -> "Sequence[PoolTip]":
     from tipbench.policies.serving.tips import read_tips
-    from tipbench.policies.simulation.run import PoolTip
+    from tipbench.policies.simulation.run import PoolTip, make_pool
 
+    if path is None:
+        return make_pool(seed)
     tips = read_tips(path)
     judged = [tip.quality for tip in tips if tip.quality is not None]
     usual = sum(judged) / len(judged) if judged else 0.6
@@ -259,6 +385,43 @@ def evaluate(*, names: tuple[str, ...], signals: Path | None, as_json: bool, **f
 
 @command.command()
 @click.option(
+    "--signals",
+    type=ExistingFolder,
+    multiple=True,
+    help="Folder of a signal log; may be repeated, one for each server [default: that of the data folder].",
+)
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@home_option
+def shadows(*, signals: tuple[Path, ...], as_json: bool, **flags: object) -> None:
+    """What became of the shadows, day by day: served, dropped, failed, agreement with what was shown."""
+    from rich.table import Table
+
+    from tipbench.policies.serving.signals import count_shadows, read_signals
+    from tipbench.settings import read_settings
+    from tipbench.show.console import make_console
+
+    folders = signals or (read_settings(flags).policies_folder / "signals",)
+    days = count_shadows(read_signals(*folders))
+    if as_json:
+        click.echo(json.dumps([day.model_dump() | {"agreement": day.agreement} for day in days], indent=1))
+        return
+    say = make_console()
+    if not days:
+        say.print(f"no shadow left a signal in {', '.join(map(str, folders))}", markup=False)
+        say.print("Switch one on: tipbench policies serve --shadows egreedy-v2-shadow", markup=False)
+        return
+    table = Table("day", "shadow", "beside", "served", "dropped", "failed", "agreement", "untaught")
+    for day in days:
+        share = "–" if day.agreement is None else f"{day.agreement:.0%} of {day.compared}"
+        counts = [str(count) for count in (day.served, day.dropped, day.failed)]
+        table.add_row(day.day, day.shadow, day.beside or "?", *counts, share, str(day.untaught))
+    say.print(table)
+    if any(day.untaught for day in days):
+        say.print("untaught: all tips were alike to the shadow, so that chance agreed or did not.")
+
+
+@command.command()
+@click.option(
     "--candidate", default="egreedy-v2", show_default=True, help="The policy that wants to be active."
 )
 @click.option("--active", help="The policy to beat [default: the active one].")
@@ -284,7 +447,8 @@ def gate(
     """May a policy become active? Exit code 0: yes, 3: no, 4: not decided yet."""
     from tipbench.policies.policy import find_policy, list_policies
     from tipbench.policies.serving.tips import ActiveFile, ActivePolicy
-    from tipbench.policies.simulation.report import examine, find_simulation, store_gate
+    from tipbench.policies.simulation.plans import read_simulated
+    from tipbench.policies.simulation.report import examine, store_gate
 
     policies = list_policies()
     wanted = find_policy(policies, candidate).name
@@ -295,7 +459,7 @@ def gate(
         report = examine(
             wanted,
             rival,
-            simulation=find_simulation(session.tracking, experiment=runs_in, policies=(wanted, rival)),
+            simulated=read_simulated(session.tracking, experiment=runs_in, policies=(rival, wanted)),
             logged=_evaluate_log(signals or folder / "signals", wanted),
         )
         run = store_gate(session.tracking, report, experiment=runs_in, stamps=session.stamps)

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import click
 
@@ -116,10 +115,12 @@ def _hand_over(settings: "Settings", flags: dict[str, object]) -> None:
 def _check_public(url: str | None) -> str:
     if url is None:
         return ""
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
+    from tipbench.web import normalise_url, origin_of
+
+    normal = normalise_url(url, setting="--public-url")
+    if normal != origin_of(normal):
         raise UsageError(f"--public-url {url!r} is not an address such as https://bench.example")
-    return f"{parts.scheme}://{parts.netloc}"
+    return normal
 
 
 def _say_first_user(settings: "Settings", say: Callable[..., None]) -> None:
@@ -216,6 +217,8 @@ def _open_accounts(flags: dict[str, object]) -> "tuple[Accounts, Credentials]":
 def _read_password(*, from_stdin: bool) -> str:
     if from_stdin:
         return sys.stdin.readline().rstrip("\r\n")
+    if not sys.stdin.isatty():
+        raise UsageError("no terminal: use --password-stdin", hint="As in: … --password-stdin < FILE")
     return str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
 
 

@@ -125,6 +125,31 @@ def check_reason(reason: str) -> str:
     return reason.strip()
 
 
+def find_judge_name(settings: "Settings") -> str:
+    """Who judges here: as told or set, else the user of this machine. Agents tell.
+
+    Raises:
+        UsageError: the machine has no name for the user.
+    """
+    return settings.judged_by or find_user()
+
+
+def find_user() -> str:
+    """Who sits at this machine.
+
+    Raises:
+        UsageError: the machine does not know.
+    """
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError) as error:
+        raise UsageError(
+            "this machine has no name for you", hint="Say who you are: --judged-by NAME, or set USER."
+        ) from error
+
+
 def find_pack_name(settings: "Settings") -> str:
     """The name of the pack in the settings: of a folder the name that is written in it.
 
@@ -261,7 +286,13 @@ class CollectRun:
             self._say_what_is_next(plan)
 
     def _say_what_is_next(self, plan: "Plan") -> None:
-        name, say = self.session.settings.experiment, self.session.say
+        from tipbench.bench.measured import tell_against_champion
+
+        settings, say = self.session.settings, self.session.say
+        name = settings.experiment
+        # Known before anybody judges, so it is said before anybody judges.
+        for line in tell_against_champion(self.session.workbench.open(name), settings.gate):
+            say.print(f"· {line}", markup=False)
         say.print(f"{len(plan.cells)} cells are in experiment {name!r}. Next:", markup=False)
         if plan.close_reason is None:
             say.print(f"  tipbench judge --experiment {shlex.quote(name)} --export sheet.json", markup=False)

@@ -10,7 +10,7 @@ from tipbench.bench.evidence import read_evidence
 from tipbench.bench.packs import find_pack_run, pack_write
 from tipbench.clock import Stamps
 from tipbench.collect.candidates import measure_diversity, parse_candidates
-from tipbench.engines.machine import PeakWatch
+from tipbench.engines.machine import PeakWatch, read_machine_load
 from tipbench.engines.protocol import Engine, LoadedModel
 from tipbench.errors import ExperimentNotFound, GenerationFailed, TipbenchError
 from tipbench.grid import Cell
@@ -212,6 +212,7 @@ def _collect_model(cells: Sequence[Cell], *, engine: Engine, store: CellStore) -
                 "load_seconds": loaded.load_seconds if first else 0.0,
                 "peak_resident_models": float(peak.models),
                 "peak_memory_mib": peak.memory_bytes / 2**20,
+                "machine_load": read_machine_load(),
             }
             _store_cell(collected, store, measured=measured, tags={})
             yield collected
@@ -251,7 +252,9 @@ def _reuse_cell(cell: Cell, source: StoredCell, store: CellStore) -> CollectedCe
         cell, generation, "" if generation.output_tokens else "failed where it came from"
     )
     collected = CollectedCell(cell, candidates, generation, reused=True)
-    _store_cell(collected, store, measured={}, tags={"tipbench.reused_from": source.run.run_id})
+    # Its seconds come from there, and so does what the machine did beside.
+    measured = {name: metrics[name] for name in ("machine_load",) if name in metrics}
+    _store_cell(collected, store, measured=measured, tags={"tipbench.reused_from": source.run.run_id})
     return collected
 
 

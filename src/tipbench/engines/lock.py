@@ -1,7 +1,6 @@
 """One lock per machine for everything that loads weights, whoever runs it."""
 
 import fcntl
-import ipaddress
 import os
 import re
 import stat
@@ -10,10 +9,10 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from tipbench.errors import EngineBusy, EngineUnavailable, UsageError
+from tipbench.errors import EngineBusy, EngineUnavailable
 from tipbench.records import content_hash
+from tipbench.web import is_loopback, origin_of
 
 FILE_NAME = "tipbench-engine.lock"
 SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108
@@ -21,8 +20,8 @@ OWN_LOCK = "TIPBENCH_ENGINE_LOCK"
 """Names the lock's file on a machine that is divided, where not all share one memory."""
 EVERYBODY = 0o666
 TEXT_BYTES = 2_000
-# Anybody may write into the lock's file: only a server of this machine is ever spoken to.
-_MARK = re.compile(r"(http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?) ([0-9a-z:]{1,80})")
+# Anybody may write into the lock's file: only a server that is plainly of this machine is ever spoken to.
+_MARK = re.compile(r"(http://(?:localhost|[1-9][0-9.]{2,14}|\[::1\])(?::\d{1,5})?) ([0-9a-z:]{1,80})")
 
 
 def machine_lock_path(environ: Mapping[str, str]) -> Path:
@@ -45,7 +44,7 @@ class LeftBehind:
 
 
 def refuse_left_behind(left: LeftBehind) -> None:
-    """For who cannot speak to servers.
+    """For those who cannot speak to servers.
 
     Raises:
         EngineUnavailable: always.
@@ -179,7 +178,7 @@ def _read_text(descriptor: int) -> str:
 def _read_left_behind(descriptor: int) -> LeftBehind | None:
     mark = _read_lines(descriptor)[1]
     match = _MARK.fullmatch(mark)
-    return LeftBehind(server=match[1], digest=match[2]) if match else None
+    return LeftBehind(server=match[1], digest=match[2]) if match and is_loopback(match[1]) else None
 
 
 def _read_lines(descriptor: int) -> tuple[str, str]:
@@ -190,56 +189,6 @@ def _read_lines(descriptor: int) -> tuple[str, str]:
 
 def _printable(text: str) -> str:
     return "".join(character for character in text[:300] if character.isprintable())
-
-
-# Where a server is: its address in one form, its origin, and whether that is this machine.
-
-
-PORTS = {"http": 80, "https": 443}
-
-
-def normalise_url(url: str, *, setting: str) -> str:
-    """The address as scheme, host, port unless it is the usual one, and path.
-
-    Raises:
-        UsageError: it is no such address, or holds more; the value is not shown, it may hold a password.
-    """
-    try:
-        parts = urlsplit(url.strip())
-        port = parts.port
-    except ValueError as error:
-        raise UsageError(f"{setting} is broken: {error}") from error
-    if parts.scheme not in PORTS or not parts.hostname:
-        raise UsageError(f"{setting} is not an address such as http://localhost:8080")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise UsageError(
-            f"{setting} holds more than scheme, host, port and path",
-            hint="Leave out name, password and everything after a question mark: keys are set apart.",
-        )
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    shown_port = "" if port in {None, PORTS[parts.scheme]} else f":{port}"
-    return f"{parts.scheme}://{host}{shown_port}{parts.path.rstrip('/')}"
-
-
-def origin_of(url: str) -> str:
-    """Scheme, host and port of a normalised address: who is spoken to."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
-
-
-def is_loopback(url: str) -> bool:
-    """Whether the address leads to this machine and to nowhere else."""
-    host = (urlsplit(url).hostname or "").rstrip(".")
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    # To connect to 0.0.0.0 is to connect to oneself.
-    return address.is_loopback or address.is_unspecified
 
 
 def lock_for_origin(machine: MachineLock, url: str) -> MachineLock:

@@ -139,6 +139,11 @@ def find_residents(*, proc: Path = PROC) -> list[Resident]:
     return found
 
 
+def read_machine_load() -> float:
+    """Processes a core that want to run, over the last minute; an engine that uses every core makes it 1."""
+    return os.getloadavg()[0] / len(_allowed_cpus())
+
+
 class PeakWatch:
     """Looks about once a second; `take` gives the peak since the last take."""
 

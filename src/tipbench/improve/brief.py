@@ -6,13 +6,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import cast
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import CountedVerdict
-from tipbench.bench.versions import MOST_CHARACTERS, MOST_VERSIONS, Proposal, Proposals, StoredVersion
+from tipbench.bench.versions import (
+    MOST_CHARACTERS,
+    MOST_VERSIONS,
+    MOST_WHY,
+    Proposal,
+    Proposals,
+    StoredVersion,
+    check_proposals,
+    refuse_proposals,
+)
 from tipbench.engines.protocol import Engine, FormModel
 from tipbench.errors import GenerationFailed, ModelRefused, TipbenchError, UsageError
 from tipbench.inert import make_inert_line
@@ -302,28 +313,68 @@ def _ask(loaded: FormModel, brief: Brief, *, seed: int) -> Proposal | str:
     except GenerationFailed as error:
         return error.message
     except ValidationError as error:
-        return f"not in the form: {error.errors(include_url=False)[0]['msg']}"
+        return "; ".join(_say_mistakes(error))
 
 
-def read_proposals(path: Path) -> Proposals:
-    """The versions in this file.
+def read_proposals(path: Path, *, pack: Pack) -> Proposals:
+    """The versions in this file, to be checked further against what was tried.
 
     Raises:
-        UsageError: it cannot be read; says where it breaks.
+        UsageError: it cannot be read, or does not answer a brief; names every mistake, placeholders too.
     """
     try:
         content: object = json.loads(path.read_text(encoding="utf-8-sig"))
-        return Proposals.model_validate(content)
     except OSError as error:
         raise UsageError(f"{str(path)!r} cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg']}"
-            for problem in error.errors(include_url=False)
-        ]
-        raise UsageError(
-            f"{str(path)!r} does not answer a brief:\n  " + "\n  ".join(problems),
-            hint="The brief says at its end what the file looks like.",
-        ) from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{str(path)!r} is not JSON: {error}") from error
+    try:
+        return Proposals.model_validate(content)
+    except ValidationError as error:
+        refuse_proposals(sorted([*_say_mistakes(error), *_check_texts(content, pack)]), source=str(path))
+        raise
+
+
+def _check_texts(content: object, pack: Pack) -> list[str]:
+    """What is wrong with the texts of versions, whatever else is wrong with them."""
+    versions = _get(content, "versions")
+    problems: list[str] = []
+    for place, version in enumerate(cast(list[object], versions) if isinstance(versions, list) else (), 1):
+        text = _get(version, "text")
+        if isinstance(text, str) and text.strip():
+            alone = Proposal.model_construct(why="so", text=text)
+            found = check_proposals([alone], pack=pack, known=())
+            problems += [problem.replace("version 1", f"version {place}", 1) for problem in found]
+    return problems
+
+
+def _get(content: object, name: str) -> object:
+    return cast(dict[str, object], content).get(name) if isinstance(content, dict) else None
+
+
+EMPTY = {"'why'": "say which weakness it removes", "'text'": "write the whole prompt"}
+
+
+def _say_mistakes(error: ValidationError) -> list[str]:
+    """What is wrong with the form of an answer, in words."""
+    return [said for problem in error.errors(include_url=False) if (said := _say_mistake(problem))]
+
+
+def _say_mistake(problem: ErrorDetails) -> str:
+    place, given = problem["loc"], problem["input"]
+    number = next((part + 1 for part in place if isinstance(part, int)), None)
+    name = repr(place[-1]) if place and isinstance(place[-1], str) else ""
+    most = MOST_WHY if name == "'why'" else MOST_CHARACTERS
+    if problem["type"] == "too_short" and given:
+        return ""  # Said as well when versions are there and each has a mistake of its own.
+    words = {
+        "missing": f"{name} is missing",
+        "extra_forbidden": f"unknown field {name}: leave it out",
+        "string_type": f"{name} must be a text, in quotation marks",
+        "string_too_short": f"{name} is empty: {EMPTY.get(name, 'fill it')}",
+        "string_too_long": f"{name} is too long: at most {most:,} characters",
+        "tuple_type": f"{name} must be a list: [{{…}}, {{…}}]",
+        "too_short": f"{name} is empty: write at least one",
+        "too_long": f"{name} are too many: at most {MOST_VERSIONS}",
+    }.get(problem["type"], "must be an object: {…}")
+    return words if number is None else f"version {number}: {words}"

@@ -230,8 +230,13 @@ def _say_next(outcome: Outcome, asked: GateQuestion) -> tuple[str, ...]:
 
 
 def _say_missing_tier(report: GateReport) -> tuple[str, ...]:
-    failed = ", ".join(rule.name for rule in report.rules if not rule.passed)
-    return (f"Something else than lazy verdicts is missing: {failed or 'see above'}. Then go on:",)
+    failed = [rule.name for rule in report.rules if not rule.passed]
+    if failed == ["auto tier"]:
+        return (
+            "Blocked: no automatic judge. Name one (--judge-model, judge_model in tipbench.toml), or set",
+            f'gate.require: "agree" needs none, and this plan asks for {report.require!r}. Then:',
+        )
+    return (f"Something else than lazy verdicts is missing: {', '.join(failed) or 'see above'}. Then go on:",)
 
 
 @dataclass(frozen=True)

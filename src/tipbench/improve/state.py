@@ -132,24 +132,68 @@ def read_course(order: Order, bench: Bench) -> Course:
     )
 
 
-def split_scenarios(pack: Pack, which: str, *, cap: int) -> tuple[tuple[Scenario, ...], tuple[Scenario, ...]]:
+LEAST_TRAINING = 2
+USUAL_SET = "wide"
+
+
+@dataclass(frozen=True)
+class ScenarioSplit:
+    """What is trained on and what confirms; `remark` says where the pack did not say so itself."""
+
+    training: tuple[Scenario, ...]
+    confirming: tuple[Scenario, ...]
+    remark: str = ""
+
+
+def split_scenarios(pack: Pack, which: str | None, *, cap: int, least: int) -> ScenarioSplit:
     """What is trained on, at most `cap` of the set, and what confirms: its held-out ones and other sets.
 
+    Without a set it is `wide` if the pack has one, else all of it. Where fewer than `least` are there to
+    confirm with, every second one of the others is held out too: appending scenarios does not change which.
+
     Raises:
-        UsageError: there is nothing to train on, or nothing to confirm with.
+        UsageError: there is too little to train on, or to confirm with.
     """
+    has_usual = any(scenario.set == USUAL_SET for scenario in pack.scenarios)
+    which = which or (USUAL_SET if has_usual else "all")
     chosen = select_scenarios(pack, which, 0)
     training = tuple(scenario for scenario in chosen if not scenario.held_out)
-    confirming = tuple(s for s in pack.scenarios if s.held_out or s.set not in {which, "all"})
-    if which == "all":
-        confirming = tuple(s for s in confirming if s.held_out)
-    if len(training) < 2 or len(confirming) < 2:
-        raise UsageError(
-            f"set {which!r} of pack {pack.name!r} has {len(training)} scenarios to train on, and "
-            f"{len(confirming)} others are there to confirm with: two of each are needed",
-            hint="Mark scenarios as held out in scenarios.jsonl, or name another set with --scenarios.",
+    confirming = tuple(s for s in pack.scenarios if s.held_out or s not in chosen)
+    remark = ""
+    if len(confirming) < least:
+        spared = training[1::2]
+        remark = (
+            f"{len(confirming) or 'no'} scenarios of {pack.name!r} are held out: these confirm too: "
+            f"{', '.join(scenario.id for scenario in spared)}"
         )
-    return training[:cap] if cap else training, confirming
+        training, confirming = training[::2], (*confirming, *spared)
+    if len(training) < LEAST_TRAINING or len(confirming) < least:
+        raise UsageError(
+            f"{len(chosen)} scenarios (set {which!r} of pack {pack.name!r}) are too few to improve on: "
+            f"{LEAST_TRAINING} to train on and {least} others for the gate to confirm with are needed",
+            hint="Write more into scenarios.jsonl; those with `held_out` true confirm.",
+        )
+    return ScenarioSplit(training[:cap] if cap else training, confirming, remark)
+
+
+def check_challenge(cells: Sequence[Cell], champion: ChampionArm, needed: int) -> None:
+    """Refuses to generate what the gate could say nothing about.
+
+    Raises:
+        UsageError: nobody challenges the champion, or on fewer scenarios than the gate asks for.
+    """
+    own = (champion.model_digest, champion.template)
+    if all((cell.model.digest, cell.prompt.text) == own for cell in cells):
+        raise UsageError(
+            f"nobody challenges the champion {champion.name}: it is all there is to compare",
+            hint="Name another prompt with --prompts, or another model with --models.",
+        )
+    scenarios = {cell.scenario.id for cell in cells}
+    if len(scenarios) < needed:
+        raise UsageError(
+            f"{len(scenarios)} scenarios are too few: the gate needs {needed}, whatever is judged",
+            hint="Take more (--scenarios, --n-scenarios), or set gate.scenarios.",
+        )
 
 
 def name_base(pack: Pack, arm: ChampionArm) -> Prompt:

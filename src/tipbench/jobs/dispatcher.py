@@ -3,30 +3,34 @@
 Every worker of a server has one; a lock lets one of them act. Killed at any moment, the next one goes on.
 """
 
-import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from tipbench.errors import TipbenchError
-from tipbench.files import try_lock
+from tipbench.files import is_locked, try_lock
 from tipbench.jobs.records import Job, State, Where
 from tipbench.jobs.store import JobStore
+from tipbench.processes import signal_group, start_detached
 
 TICK_SECONDS = 0.5
+LOCK = "dispatcher.lock"
 AGAIN_SECONDS = 15.0
 """A job that did not begin is started again after this."""
 CANCEL_SECONDS = 40.0
 """A cancelled job whose worker does not end it is ended from here after this."""
 LOOK_SECONDS = 5.0
 """How often MLflow is asked whether judging is done, and Airflow how far a run is."""
+
+
+def is_dispatching(store: JobStore) -> bool:
+    """Whether some process keeps the queue going."""
+    return is_locked(store.folder / LOCK)
 
 
 class Launcher(Protocol):
@@ -48,27 +52,15 @@ class LocalProcess:
         self._store = store
         self._command = command
         self._home = home
-        self._started: list[subprocess.Popen[bytes]] = []
 
     def launch(self, job: Job) -> None:
-        """Starts the job."""
-        # Looking at the earlier ones lets the system forget those that ended.
-        self._started = [each for each in self._started if each.poll() is None]
-        self._started.append(
-            subprocess.Popen(
-                [*self._command, "jobs", "work", f"--home={self._home}", job.id],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        )
+        start_detached([*self._command, "jobs", "work", f"--home={self._home}", job.id])
 
     def follow(self, job: Job) -> None:
         """Ends a cancelled job whose worker does not do it; all else is the worker's."""
         if self._is_overdue(job) and job.group is not None:
             # Locked means that somebody of the group lives: its number is not anybody else's.
-            with suppress(ProcessLookupError):
-                os.killpg(job.group, signal.SIGKILL)
+            signal_group(job.group, signal.SIGKILL)
 
     def _is_overdue(self, job: Job) -> bool:
         if job.cancel_ms is None or not self._store.is_alive(job.id):
@@ -122,7 +114,7 @@ class Dispatcher:
         self._wake()
 
     def _run(self) -> None:
-        path = self._store.folder / "dispatcher.lock"
+        path = self._store.folder / LOCK
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as lock:
             while not try_lock(lock.fileno()):

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from tipbench.errors import UsageError
 from tipbench.jobs.records import Step
-from tipbench.records import Record
+from tipbench.records import AGENT, Record
 from tipbench.settings import Settings
 
 _DEFAULTS = Settings.model_fields
@@ -63,8 +63,8 @@ class RunOrder(Record):
 class ImproveOrder(Record):
     """The configuration of an improvement: the keys, defaults and limits of `tipbench improve`.
 
-    Over the API a model writes the versions; a brief for a coding agent is the command line's. `model` and
-    `prompt` say what to improve where the pack has no champion yet.
+    Over the API a model writes the versions; a brief for a coding agent is the command line's. `model`,
+    `prompt`, `n_tips`, `temperature` and `seed` are for a pack without a champion: a champion brings its own.
     """
 
     experiment: Experiment = "tip-bench-improve"
@@ -73,11 +73,11 @@ class ImproveOrder(Record):
     rounds: int = Field(default=1, ge=1, le=20, strict=True)
     model: ModelName | None = None
     prompt: Name | None = None
-    scenarios: Name = "wide"
+    scenarios: Name | None = None
     n_scenarios: int = Field(default=0, ge=0, le=1_000_000, strict=True)
-    n_tips: int = Field(default=_DEFAULTS["n_tips"].default, ge=1, le=50, strict=True)
-    temperature: float = Field(default=_DEFAULTS["temperature"].default, ge=0, le=2, allow_inf_nan=False)
-    seed: int = Field(default=0, ge=0, lt=2**63, strict=True)
+    n_tips: int | None = Field(default=None, ge=1, le=50, strict=True)
+    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
+    seed: int | None = Field(default=None, ge=0, lt=2**63, strict=True)
 
 
 class SimulateOrder(Record):
@@ -96,7 +96,9 @@ def pipeline_steps(order: RunOrder, *, folder: Path, settings: Settings) -> tupl
     experiment = f"--experiment={order.experiment}"
     steps = [Step(name="collect", arguments=("collect", *collect_options(order)))]
     sheet = folder / "sheet.json"
-    steps.append(Step(name="export", arguments=("judge", f"--export={sheet}", experiment)))
+    # Whoever fills the sheet may say so when it is applied; the server's own user is no judge.
+    judged_by = f"--judged-by={settings.judged_by or AGENT}"
+    steps.append(Step(name="export", arguments=("judge", f"--export={sheet}", judged_by, experiment)))
     if settings.judge_model is not None:
         steps.append(auto_judge_step(order.experiment))
     steps.append(Step(name="wait"))

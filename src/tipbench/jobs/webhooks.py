@@ -7,9 +7,9 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import httpx2
-
+from tipbench.errors import TipbenchError
 from tipbench.jobs.records import Database
+from tipbench.web import WebClient, WebFailures
 
 WEBHOOK_TABLES = """
 CREATE TABLE IF NOT EXISTS deliveries (
@@ -22,6 +22,7 @@ CREATE INDEX IF NOT EXISTS deliveries_open ON deliveries (next_ms) WHERE done_ms
 """
 FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 2_000, 3_600_000
 TIMEOUT_SECONDS = 10.0
+FAILURES = WebFailures(setting="webhook_urls", name="", error=TipbenchError)
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,13 @@ class WebhookQueue:
                 "SELECT * FROM deliveries WHERE done_ms IS NULL AND next_ms <= ? ORDER BY at_ms LIMIT 20",
                 (self.now_ms(),),
             ).fetchall()
-        if not due:
-            return 0
-        with httpx2.Client(follow_redirects=False, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
-            return sum(self._try(row, client, database) for row in due)
+        arrived = 0
+        for url in dict.fromkeys(row["url"] for row in due):
+            with WebClient(url, FAILURES) as client:
+                arrived += sum(self._try(row, client, database) for row in due if row["url"] == url)
+        return arrived
 
-    def _try(self, row: sqlite3.Row, client: httpx2.Client, database: Database) -> bool:
+    def _try(self, row: sqlite3.Row, client: WebClient, database: Database) -> bool:
         problem = self._send(row, client)
         with database.change() as change:
             if not problem:
@@ -78,7 +80,7 @@ class WebhookQueue:
                 )
         return not problem
 
-    def _send(self, row: sqlite3.Row, client: httpx2.Client) -> str:
+    def _send(self, row: sqlite3.Row, client: WebClient) -> str:
         """What went wrong; nothing when the listener took it."""
         if row["url"] not in self.webhooks.urls:
             return "this webhook is not configured any more"
@@ -92,9 +94,9 @@ class WebhookQueue:
             ),
         }
         try:
-            answer = client.post(row["url"], content=body.encode(), headers=headers)
-        except httpx2.HTTPError as error:
-            return f"{type(error).__name__}: {error}"[:500]
+            answer = client.send("POST", "", body.encode(), seconds=TIMEOUT_SECONDS, headers=headers)
+        except TipbenchError as error:
+            return error.message[:500]
         return "" if answer.is_success else f"it answered {answer.status_code}"
 
 

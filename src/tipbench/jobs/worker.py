@@ -17,10 +17,11 @@ from tipbench.files import try_lock
 from tipbench.jobs.orders import check_step
 from tipbench.jobs.records import Job, Step
 from tipbench.jobs.store import JobStore
+from tipbench.processes import end_command
 from tipbench.settings import Settings
 
 LOOK_SECONDS = 0.3
-POLITE = ((signal.SIGINT, 20.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
+POLITE = ((signal.SIGINT, 20.0), (signal.SIGTERM, 5.0))
 """Signals for a cancelled command, and how long each may take: the first lets it unload its model."""
 BEGIN = 'read -r word && exec "$@" </dev/null'
 """Waits for a word on standard input and becomes the command; without one, it never begins."""
@@ -105,21 +106,7 @@ class Worker:
             with suppress(subprocess.TimeoutExpired):
                 return running.wait(timeout=LOOK_SECONDS)
             if cancelled():
-                return end_group(running)
-
-
-def end_group(running: subprocess.Popen[bytes]) -> int:
-    """Ends a command with everything it started; gives its exit code."""
-    for number, seconds in POLITE:
-        with suppress(ProcessLookupError):
-            os.killpg(running.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            running.wait(timeout=seconds)
-            break
-    # What it started and left behind goes too; the group lives as long as one of them does.
-    with suppress(ProcessLookupError):
-        os.killpg(running.pid, signal.SIGKILL)
-    return running.wait()
+                return end_command(running, POLITE)
 
 
 def own_command() -> tuple[str, ...]:

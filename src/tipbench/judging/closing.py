@@ -28,7 +28,6 @@ from tipbench.bench.sittings import (
     sitting_write,
     submission_write,
 )
-from tipbench.bench.views import view_writes
 from tipbench.errors import SheetError, TrackingUnavailable, UsageError
 from tipbench.judging.anchors import anchor_composite
 from tipbench.judging.sheet import Sheet, check_section, read_sheet, refuse_sheet
@@ -398,23 +397,6 @@ def close_with_late(sitting: StoredSitting, bench: Bench) -> ClosedSitting:
         blocks=complete_blocks(key, answers, tier=sitting.facts.tier),
         judged_by=sitting.judged_by,
     )
-
-
-def refresh_views(bench: Bench) -> int:
-    """Brings the views of all cells up to date and returns how many changed."""
-    evidence = bench.evidence
-    if not evidence.cells:
-        return 0
-    writes = view_writes(
-        evidence.cells,
-        evidence=evidence,
-        rubric_of=bench.rubric_of,
-        make_blank=bench.blank,
-    )
-    for write in writes:
-        bench.tracking.submit(write)
-    bench.tracking.flush()
-    return len(writes)
 
 
 def load_sheet(path: Path, *, experiment: str | None) -> Sheet:

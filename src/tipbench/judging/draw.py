@@ -316,7 +316,11 @@ class Disagreement(Record):
     experiment: str
     pairs: int
     threshold: float | None
-    """Δ: a pair is flagged when |auto − lazy − bias| is above it; None while there are too few pairs."""
+    """Δ: what a pair may be apart; None while there are too few pairs.
+
+    One that was learnt is asked of |auto − lazy − bias|; one that was set by hand of |auto − lazy| as it
+    stands: who sets a limit means the scores that are shown.
+    """
     set_by_hand: bool
     bias: float
     """Median of auto − lazy."""
@@ -338,6 +342,8 @@ class FlaggedPair(Record):
     lazy: float
     gap: float
     """auto − lazy − bias."""
+    difference: float
+    """auto − lazy."""
 
 
 def read_checked(evidence: Evidence) -> list[tuple[CountedVerdict, CountedVerdict | None]]:
@@ -359,7 +365,7 @@ def measure_disagreement(
     scores = [_score(auto, lazy, rubric_of) for auto, lazy in pairs]
     fitted = delta(scores)
     limit = fitted.threshold if threshold is None else threshold
-    flagged = [
+    compared = [
         FlaggedPair(
             experiment=experiment,
             arm=auto.cell.facts.arm,
@@ -368,12 +374,17 @@ def measure_disagreement(
             judges=(auto.sitting.judged_by, lazy.sitting.judged_by),
             auto=_composite(auto, rubric_of),
             lazy=_composite(lazy, rubric_of),
-            gap=_composite(auto, rubric_of) - _composite(lazy, rubric_of) - fitted.bias,
+            gap=_subtract(auto, lazy, rubric_of) - fitted.bias,
+            difference=_subtract(auto, lazy, rubric_of),
         )
         for auto, lazy in pairs
     ]
-    flagged = [pair for pair in flagged if abs(pair.gap) > limit]
-    flagged.sort(key=lambda pair: (-abs(pair.gap), pair.arm, pair.scenario, pair.candidate))
+
+    def off(pair: FlaggedPair) -> float:
+        return abs(pair.gap if threshold is None else pair.difference)
+
+    flagged = [pair for pair in compared if off(pair) > limit]
+    flagged.sort(key=lambda pair: (-off(pair), pair.arm, pair.scenario, pair.candidate))
     found = Disagreement(
         experiment=experiment,
         pairs=len(pairs),
@@ -448,6 +459,10 @@ def _score(auto: CountedVerdict, lazy: CountedVerdict | None, rubric_of: RubricO
         auto=_composite(auto, rubric_of),
         lazy=None if lazy is None else _composite(lazy, rubric_of),
     )
+
+
+def _subtract(auto: CountedVerdict, lazy: CountedVerdict, rubric_of: RubricOf) -> float:
+    return _composite(auto, rubric_of) - _composite(lazy, rubric_of)
 
 
 def _composite(given: CountedVerdict, rubric_of: RubricOf) -> float:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -10,9 +10,11 @@ from random import Random
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import Evidence, check_contents
+from tipbench.bench.measured import find_obstacle, tell_arms
+from tipbench.bench.plans import FixedPlan
 from tipbench.bench.sittings import LEASE_MS, LIVE_LEASE_MS, SittingFacts, sitting_write
 from tipbench.clock import Stamps
-from tipbench.errors import TipbenchError, TrackingUnavailable, UsageError
+from tipbench.errors import JudgedEnough, TipbenchError, TrackingUnavailable, UsageError
 from tipbench.files import sync_folder, write_whole
 from tipbench.judging.anchors import REST_SITTINGS
 from tipbench.judging.draw import (
@@ -38,6 +40,7 @@ from tipbench.judging.sheet import (
     sheet_schema,
 )
 from tipbench.records import LAZY_KINDS, Anchor, Drawn, content_hash
+from tipbench.stats.sittings import ENOUGH_ANCHORS
 from tipbench.tracking.runs import Experiment
 
 # What sittings over an experiment are built from.
@@ -77,7 +80,8 @@ class SittingRequest:
     `sits` is the kind of judge who sits there, when that is known. With `items` whole blocks of at least so
     many are handed out, those that decide the winner, if it is not to be `at_random`; `champion` is the arm
     that a winner must beat. `second_share` asks for that share of what others have judged, `spots` for so
-    many automatic verdicts that are worth checking.
+    many automatic verdicts that are worth checking. With the gate's `plan`, cells that wait for an
+    automatic judge are handed out too, as many as it counts with.
     """
 
     judged_by: str
@@ -90,6 +94,7 @@ class SittingRequest:
     champion: str | None = None
     second_share: float | None = None
     spots: int | None = None
+    plan: FixedPlan | None = None
 
     @property
     def decisive(self) -> bool:
@@ -102,6 +107,27 @@ class SittingRequest:
         if self.spots is not None:
             return "spot"
         return "block" if self.second_share is None else "second"
+
+
+def ask_for_gate(request: SittingRequest, bench: Bench, plan: FixedPlan) -> SittingRequest:
+    """The request under the gate's plan: what decides is asked against the champion, within the budget.
+
+    Raises:
+        JudgedEnough: it is asked for the gate, and known already that the gate lets nobody pass.
+    """
+    if request.judge_kind:
+        return request
+    borrowed = all(cell.facts.judge_kind not in LAZY_KINDS for cell in bench.evidence.cells)
+    champion = request.champion or plan.champion
+    if (request.decisive or borrowed) and champion in bench.arms:
+        found = find_obstacle(bench.evidence, champion=champion, pack=bench.pack, terms=plan.terms)
+        if found is not None:
+            raise JudgedEnough(
+                f"judging cannot help at the gate, which will let nobody pass: {found.name}: {found.detail}"
+            )
+    if request.items is None or request.champion:
+        return replace(request, plan=plan)
+    return replace(request, champion=plan.champion, plan=plan)
 
 
 def draw_sections(bench: Bench, request: SittingRequest, *, rng: Random) -> list[list[Block]]:
@@ -125,12 +151,29 @@ def draw_sections(bench: Bench, request: SittingRequest, *, rng: Random) -> list
             evidence, judged_by=request.judged_by, share=request.second_share, with_judge=with_judge, rng=rng
         )
         return split_sections(second)
-    kinds = (request.judge_kind,) if request.judge_kind else LAZY_KINDS
-    cells = [cell for cell in evidence.cells if cell.facts.judge_kind in kinds]
     taken = {run_id: set(slots) for run_id, slots in evidence.lazy_by_cell().items()}
     for run_id, slots in _leased_slots(bench, "block").items():
         taken.setdefault(run_id, set()).update(slots)
+    request, cells = _choose_cells(bench, request, taken)
     return split_sections(_draw_blocks(bench, request, cells, taken=taken, rng=rng))
+
+
+def _choose_cells(
+    bench: Bench, request: SittingRequest, taken: Mapping[str, Set[int]]
+) -> tuple[SittingRequest, list[StoredCell]]:
+    """The cells that this judge may be handed: what waits for a lazy judge, and what the gate needs."""
+    kinds = (request.judge_kind,) if request.judge_kind else LAZY_KINDS
+    cells = bench.evidence.cells
+    mine = [cell for cell in cells if cell.facts.judge_kind in kinds]
+    if request.plan is None or request.judge_kind or len(mine) == len(cells):
+        return request, mine
+    # A few cells that a model judges are borrowed, at random: as many as the gate planned with, no more.
+    used = sum(len(taken.get(cell.run.run_id, set()) & set(cell.answered_slots)) for cell in cells)
+    room = request.plan.facts.budget - used
+    if room <= 0:
+        return request, mine
+    items = room if request.items is None else min(request.items, room)
+    return replace(request, items=items, at_random=request.at_random or request.items is None), list(cells)
 
 
 def _draw_blocks(
@@ -277,7 +320,7 @@ def store_sittings(
         facts = SittingFacts(
             token=sitting.token,
             tier="lazy",
-            judge_kind=request.sits or request.judge_kind or cell.facts.judge_kind,
+            judge_kind=request.sits or request.judge_kind or _lazy_kind(cell),
             rubric=cell.facts.rubric,
             rubric_hash=cell.facts.rubric_hash,
             pack_hash=cell.facts.pack_hash,
@@ -301,6 +344,12 @@ def store_sittings(
             + "".join(f"\n  {message}" for _, message in report.refused[:3]),
             hint="Run the same export again: it goes on where this one stopped.",
         )
+
+
+def _lazy_kind(cell: StoredCell) -> str:
+    """Who sits there where nobody says so: a cell that waits for a model is only borrowed."""
+    kind = cell.facts.judge_kind
+    return kind if kind in LAZY_KINDS else LAZY_KINDS[0]
 
 
 def seed_source(stamps: Stamps) -> Callable[[], int]:
@@ -349,7 +398,20 @@ def export_sheet(path: Path, request: SittingRequest, *, bench: Bench) -> Handou
     _put_in_place(part, path)
     if request.drawn != "block":
         return Handout(sheet)
-    return Handout(sheet, tuple(tell_late_arms(sections, bench.evidence.cells)))
+    told = [*tell_late_arms(sections, bench.evidence.cells), *_tell_unanchored(sittings)]
+    if plan := request.plan:
+        told += tell_arms(bench.evidence, champion=plan.champion, pack=bench.pack, terms=plan.terms)
+    return Handout(sheet, tuple(told))
+
+
+def _tell_unanchored(sittings: Sequence[Sitting]) -> list[str]:
+    """Sections that show nothing of their judge's drift: said now, not after an hour of judging."""
+    return [
+        f"section {number} has {len(sitting.anchors)} anchors, {ENOUGH_ANCHORS} are needed: the gate will "
+        "let nobody pass with it (gate.unanchored); this judge saw the others lately, or there are no more"
+        for number, sitting in enumerate(sittings, start=1)
+        if len(sitting.anchors) < ENOUGH_ANCHORS
+    ]
 
 
 def _section(sitting: Sitting, request: SittingRequest, *, now_ms: int) -> Section:

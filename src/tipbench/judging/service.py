@@ -20,6 +20,7 @@ from tipbench.bench.sittings import (
     end_of_judging_write,
     read_sittings,
 )
+from tipbench.bench.views import refresh_views
 from tipbench.clock import Stamps
 from tipbench.errors import (
     NewerSchema,
@@ -40,7 +41,6 @@ from tipbench.judging.closing import (
     close_expired,
     close_with_late,
     load_sheet,
-    refresh_views,
     store_submission,
     supersede_one,
 )
@@ -48,6 +48,7 @@ from tipbench.judging.draw import measure_disagreement
 from tipbench.judging.handout import (
     Handout,
     SittingRequest,
+    ask_for_gate,
     check_target,
     draw_sections,
     export_sheet,
@@ -59,7 +60,7 @@ from tipbench.judging.handout import (
 )
 from tipbench.judging.judges import JudgesReport, read_judges
 from tipbench.judging.sheet import Section, SheetItem, SheetRubric, check_answer, sheet_rubric
-from tipbench.judging.status import Status, find_end, read_status, sitting_line
+from tipbench.judging.status import SittingLine, Status, find_end, read_status, sitting_line
 from tipbench.records import Pack, Rubric
 from tipbench.settings import GateSettings
 from tipbench.tracking import Tracking
@@ -72,6 +73,15 @@ class AppliedSheet:
     experiment: str
     sections: tuple[AppliedSection, ...]
     status: Status
+
+    def find_refused(self) -> dict[str, SittingLine]:
+        """Token → sitting, of those answered sections that do not count."""
+        answered = {section.sitting for section in self.sections if section.answered}
+        return {
+            line.sitting: line
+            for line in self.status.sittings
+            if line.state == "refused" and line.sitting in answered
+        }
 
 
 @dataclass(frozen=True)
@@ -105,6 +115,7 @@ class Judging:
         """Fixes the gate's plan before candidates are handed out; what decides is asked against the champion.
 
         Raises:
+            JudgedEnough: nothing that is judged can help at the gate.
             MixedContents: one name stands for several contents.
         """
         cells = bench.evidence.cells
@@ -112,7 +123,7 @@ class Judging:
             return request
         check_contents(cells, experiment=bench.experiment.name)
         try:
-            champion = fix_plan(
+            plan = fix_plan(
                 self.tracking,
                 bench.experiment,
                 evidence=bench.evidence,
@@ -123,9 +134,9 @@ class Judging:
         except TrackingRefused:
             # Where the registry is closed to us there is no champion, and judging goes on without.
             return request
-        if champion is None or request.items is None or request.champion or request.judge_kind:
+        if plan is None:
             return request
-        return replace(request, champion=champion)
+        return ask_for_gate(request, bench, plan)
 
     def take_in(
         self, path: Path, *, experiment: str | None, judged_by: str | None, close: bool

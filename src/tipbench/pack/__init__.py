@@ -12,6 +12,7 @@ from tipbench.pack.reading import (
     seal_pack,
     select_scenarios,
     start_pack,
+    unseal_pack,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "seal_pack",
     "select_scenarios",
     "start_pack",
+    "unseal_pack",
 ]

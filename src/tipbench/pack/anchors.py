@@ -58,14 +58,35 @@ def seal_lines(text: str) -> str:
     return "\n".join(_seal_line(line) for line in text.split("\n"))
 
 
+def unseal_lines(text: str) -> str:
+    """The same the other way round: every sealed reference in plain text."""
+    return "\n".join(_unseal_line(line) for line in text.split("\n"))
+
+
 def _seal_line(line: str) -> str:
+    entry = _read_line(line)
+    if entry is None or entry.sealed is not None:
+        return line
+    return _write_line(entry, {"sealed": seal(_reference_of(entry))})
+
+
+def _unseal_line(line: str) -> str:
+    entry = _read_line(line)
+    if entry is None or entry.sealed is None:
+        return line
+    return _write_line(entry, _reference_of(entry).model_dump())
+
+
+def _read_line(line: str) -> AnchorLine | None:
+    """The anchor of a line, if it holds one."""
     if not line.strip() or line.lstrip().startswith("#"):
-        return line
-    entry = AnchorLine.model_validate_json(line)
-    if entry.sealed is not None:
-        return line
+        return None
+    return AnchorLine.model_validate_json(line)
+
+
+def _write_line(entry: AnchorLine, reference: Mapping[str, object]) -> str:
     kept = entry.model_dump(include={"id", "scenario", "text", "origin"})
-    return json.dumps({**kept, "sealed": seal(_reference_of(entry))}, ensure_ascii=False)
+    return json.dumps({**kept, **reference}, ensure_ascii=False)
 
 
 def _reference_of(entry: AnchorLine) -> Reference:
@@ -85,6 +106,7 @@ def read_anchors(
     anchors: dict[str, Anchor] = {}
     known = {scenario.id for scenario in scenarios}
     texts: dict[tuple[str, str], str] = {}
+    plain: list[tuple[int, str]] = []
     for line, entry in read_lines(FILE, text, AnchorLine, found=found):
         try:
             reference = _reference_of(entry)
@@ -92,7 +114,7 @@ def read_anchors(
             found.mistake(FILE, line, f"anchor {entry.id!r}: {error}")
             continue
         if entry.sealed is None:
-            found.remark(FILE, line, f"anchor {entry.id!r} is in plain text: run `tipbench pack seal`")
+            plain.append((line, entry.id))
         for what in _anchor_mistakes(entry, reference, known=known, rubric=rubric):
             found.mistake(FILE, line, f"anchor {entry.id!r}: {what}")
         if entry.id in anchors:
@@ -103,7 +125,17 @@ def read_anchors(
         texts.setdefault((entry.scenario, entry.text), entry.id)
         kept = entry.model_dump(include={"id", "scenario", "text", "origin"})
         anchors.setdefault(entry.id, Anchor(**kept, scores=reference.scores, reason=reference.reason))
+    if plain:
+        found.remark(
+            FILE, plain[0][0], f"{_say_plain([name for _, name in plain])}: run `tipbench pack seal`"
+        )
     return tuple(anchors.values())
+
+
+def _say_plain(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"anchor {names[0]!r} is in plain text"
+    return f"{len(names)} anchors are in plain text ({names[0]!r} to {names[-1]!r})"
 
 
 def _anchor_mistakes(

@@ -9,11 +9,15 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tipbench.records import Prompt, Scenario
+from tipbench.settings import GateSettings
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
+_SINGLE = re.compile(r"\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}")
 ALWAYS = ("n_tips", "diversity")
 """What every prompt must ask for, beside the scenario's values."""
+GATE_SCENARIOS = GateSettings().scenarios
+"""How many the gate wants at least, unless it is told otherwise."""
 
 _AnyModel = TypeVar("_AnyModel", bound=BaseModel)
 
@@ -130,6 +134,10 @@ def read_scenarios(text: str, found: PackFindings) -> tuple[Scenario, ...]:
         contents.setdefault(scenario.hash, entry.id)
     if not scenarios and not any(mistake.file == file for mistake in found.mistakes):
         found.mistake(file, 1, "no scenario: write at least one")
+    elif len(scenarios) < GATE_SCENARIOS:
+        counted = f"{len(scenarios)} scenario{'s' * (len(scenarios) != 1)}"
+        what = f"{counted}: the gate decides nothing with fewer than {GATE_SCENARIOS}, write more"
+        found.remark(file, 1, what)
     return tuple(scenarios.values())
 
 
@@ -158,6 +166,8 @@ def read_prompts(
             continue
         for line, what in _prompt_mistakes(text, scenarios):
             found.mistake(file, line, what)
+        for line, what in _single_braces(text, scenarios):
+            found.remark(file, line, what)
         prompts.append(Prompt(name=name, text=text))
     if not any(file.startswith("prompts/") for file in files):
         found.mistake("prompts/", 1, "no prompt: write at least one, such as prompts/v1.md")
@@ -181,3 +191,13 @@ def _prompt_mistakes(text: str, scenarios: Sequence[Scenario]) -> Iterator[tuple
                 number,
                 f"{rest.strip()[:60]!r}: braces that are not a {{{{placeholder}}}}: fix or remove them",
             )
+
+
+def _single_braces(text: str, scenarios: Sequence[Scenario]) -> Iterator[tuple[int, str]]:
+    """Not a mistake: a prompt may want the model to see braces."""
+    known = {*ALWAYS, *(name for scenario in scenarios for name in scenario.values)}
+    for number, line in enumerate(text.split("\n"), start=1):
+        for name in _SINGLE.findall(PLACEHOLDER.sub("", line)):
+            if name in known:
+                what = f"{{{name}}} has single braces, so the model reads it as it stands"
+                yield number, f"{what}: write {{{{{name}}}}} for the value"

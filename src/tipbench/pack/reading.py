@@ -3,7 +3,7 @@
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files as package_files
 from importlib.resources.abc import Traversable
 from math import ceil
@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from tipbench.errors import PackError, UsageError
 from tipbench.files import write_whole
 from tipbench.pack.anchors import FILE as ANCHORS
-from tipbench.pack.anchors import read_anchors, seal_lines
+from tipbench.pack.anchors import read_anchors, seal_lines, unseal_lines
 from tipbench.pack.check import (
     NAME,
     PLACEHOLDER,
@@ -40,6 +40,7 @@ _RESERVED = frozenset(
         "id",
         "latency_seconds",
         "load_seconds",
+        "machine_load",
         "output_tokens",
         "peak_memory_mib",
         "peak_resident_models",
@@ -75,6 +76,7 @@ class Manifest(Record):
     rubric: str = Field(pattern=NAME)
     max_tokens: int = Field(strict=True, ge=1, le=32_768)
     diversity_request: str = Field(min_length=1)
+    well_formed: str | None = None
     scales: dict[str, ScaleEntry] = Field(min_length=1)
     flags: dict[str, FlagEntry] = Field(default_factory=dict[str, FlagEntry])
 
@@ -120,6 +122,10 @@ def read_manifest(text: str, found: PackFindings) -> Manifest | None:
         return None
     for place, what in _manifest_mistakes(manifest):
         found.mistake("pack.toml", toml_line(text, place), what)
+    if manifest.well_formed is not None and manifest.well_formed not in manifest.flags:
+        known = ", ".join(manifest.flags) or "none yet"
+        what = f"well_formed names {manifest.well_formed!r}, which is no flag: there are {known}"
+        found.mistake("pack.toml", toml_line(text, ["well_formed"]), what)
     return manifest
 
 
@@ -163,12 +169,22 @@ def make_rubric(manifest: Manifest, text: str, found: PackFindings) -> Rubric:
         for name in (*manifest.scales, *manifest.flags):
             if name not in text:
                 found.mistake("rubric.md", 1, f"never mentions {name!r}: say what it means")
+        for name in manifest.scales:
+            if name in text and not _has_heading(text, name):
+                what = f"no heading for the scale {name!r}: begin its section with `## {name}: …`"
+                found.remark("rubric.md", 1, what)
     return Rubric(
         name=manifest.rubric,
         text=text,
         scales=tuple(Scale(name=name, **dict(entry)) for name, entry in manifest.scales.items()),
         flags=tuple(Flag(name=name, weight=e.weight, rule=e.rule) for name, e in manifest.flags.items()),
     )
+
+
+def _has_heading(text: str, name: str) -> bool:
+    """Whether a heading names it, as `## time_fit` or `## Time fit`."""
+    word = re.escape(name).replace("_", "[_ -]")
+    return re.search(rf"^#+ .*\b{word}\b", text, re.MULTILINE | re.IGNORECASE) is not None
 
 
 REQUIRED = ("pack.toml", "rubric.md", "scenarios.jsonl")
@@ -241,6 +257,7 @@ def examine(files: Mapping[str, str]) -> tuple[Pack | None, PackFindings]:
         anchors=anchors,
         diversity_request=manifest.diversity_request,
         max_tokens=manifest.max_tokens,
+        well_formed=manifest.well_formed,
         files=dict(files),
     )
     return pack, found
@@ -325,6 +342,7 @@ def describe_pack(pack: Pack) -> str:
             f"prompts: {', '.join(prompt.name for prompt in pack.prompts)}",
             f"rubric {rubric.name}: {parts}; composite {rubric.lowest:g} to {rubric.highest:g}",
             f"anchors: {len(pack.anchors)}",
+            f"well-formed: {pack.format_flag or 'no flag says so, the gate leaves its rule on format out'}",
         ]
     )
 
@@ -355,12 +373,25 @@ def seal_pack(folder: Path) -> int:
     Raises:
         PackError: the pack has mistakes; nothing is written then.
     """
+    return _rewrite_anchors(folder, seal_lines)
+
+
+def unseal_pack(folder: Path) -> int:
+    """Writes every sealed reference in anchors.jsonl in plain text; how many there were.
+
+    Raises:
+        PackError: the pack has mistakes; nothing is written then.
+    """
+    return _rewrite_anchors(folder, unseal_lines)
+
+
+def _rewrite_anchors(folder: Path, rewrite: Callable[[str], str]) -> int:
     pack, found = check_folder(folder)
-    files = _sound(pack, found, name=str(folder)).files
-    sealed = seal_lines(files.get(ANCHORS, ""))
-    count = sum(a != b for a, b in zip(files.get(ANCHORS, "").split("\n"), sealed.split("\n"), strict=True))
+    before = _sound(pack, found, name=str(folder)).files.get(ANCHORS, "")
+    after = rewrite(before)
+    count = sum(a != b for a, b in zip(before.split("\n"), after.split("\n"), strict=True))
     if count:
-        _replace_text(folder / ANCHORS, sealed)
+        _replace_text(folder / ANCHORS, after)
     return count
 
 

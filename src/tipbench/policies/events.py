@@ -4,7 +4,7 @@ import re
 import unicodedata
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, StrictBool, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, TypeAdapter
 
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.records import Record
@@ -107,6 +107,16 @@ class ProfileFeatures(Record):
     tip_volume: Amount | None = None
 
 
+KnownProfile = Annotated[
+    ProfileFeatures,
+    BeforeValidator(
+        lambda given: ProfileFeatures() if given is None else given,
+        json_schema_input_type=ProfileFeatures | None,
+    ),
+]
+"""A profile; null is one of which nothing is known."""
+
+
 def _are_different(tips: tuple[Tip, ...]) -> tuple[Tip, ...]:
     if len({tip.id for tip in tips}) < len(tips):
         raise ValueError("two tips have the same id")
@@ -122,7 +132,7 @@ class Situation(Record):
     hour: Hour
     weekend: StrictBool
     tips: Tips
-    profile_features: ProfileFeatures = ProfileFeatures()
+    profile_features: KnownProfile = ProfileFeatures()
 
 
 # What the state of a user refuses, and what can happen to a store.

@@ -1,15 +1,17 @@
 """The gate: may a challenger replace the champion? Looks are planned, claimed, and then computed."""
 
-import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from tipbench.bench.bench import Bench, read_bench
-from tipbench.bench.champions import ALIAS, Chain, ChampionArm, Promotion, read_arm, read_chain
-from tipbench.bench.evidence import Evidence, check_contents
+from tipbench.bench.champions import ALIAS, Chain, ChampionArm, read_chain
+from tipbench.bench.evidence import Evidence
+from tipbench.bench.measured import tell_arms
 from tipbench.bench.plans import (
-    Answer,
+    Frozen,
+    FrozenTerms,
     GateAnswer,
     GateRule,
     LookResult,
@@ -21,6 +23,7 @@ from tipbench.bench.plans import (
     find_plan,
     is_deleted,
     look_write,
+    make_terms,
     plan_facts,
     read_frozen,
     read_result,
@@ -28,9 +31,26 @@ from tipbench.bench.plans import (
 )
 from tipbench.bench.scores import find_levels, make_scores
 from tipbench.clock import Stamps
-from tipbench.errors import MixedContents, NoChampion, TrackingError, UsageError
-from tipbench.promotion.rules import GatePreview, GateReport, NextLook, compute_look, examine_today, freeze
-from tipbench.promotion.succession import find_registered, settle, version_of
+from tipbench.errors import NoChampion, TrackingError, UsageError
+from tipbench.promotion.opponent import (
+    OVERCOME,
+    Opponent,
+    check_before_look,
+    check_before_plan,
+    check_exhausted,
+    check_obstacle,
+    find_opponent,
+    read_opponent,
+)
+from tipbench.promotion.rules import (
+    GatePreview,
+    GateReport,
+    NextLook,
+    compute_look,
+    examine_today,
+    freeze,
+    known_rules,
+)
 from tipbench.records import Options
 from tipbench.settings import GateSettings
 from tipbench.stats import next_batch
@@ -38,52 +58,7 @@ from tipbench.stats.gating import gate_is_open
 from tipbench.stats.scores import read_scores
 from tipbench.tracking import Run, Tracking
 
-# What the gate is asked about: one experiment, everything it holds, and the arm to be beaten.
-
-
-@dataclass(frozen=True)
-class Opponent:
-    """The arm to be beaten. `name` is what the experiment calls it, empty if it has no cell there."""
-
-    promotion: Promotion
-    arm: ChampionArm
-    version: int | None
-    name: str
-    remarks: tuple[str, ...] = ()
-
-
-def find_opponent(bench: Bench, against: str, *, stamps: Stamps) -> Opponent:
-    """Whom a challenger must beat: the champion, or another version of the registry.
-
-    Raises:
-        NoChampion: the pack has none yet.
-        UsageError: there is no such version or alias.
-    """
-    tracking, pack = bench.tracking, bench.pack.name
-    found = settle(tracking, pack, stamps=stamps)
-    if found is None:
-        raise NoChampion(pack)
-    if against == ALIAS:
-        promotion, arm, version, remarks = found.promotion, found.arm, found.version, found.repaired
-    else:
-        promotion, remarks = find_registered(tracking, found.chain, against), found.repaired
-        arm = read_arm(tracking, promotion)
-        version = version_of(tracking, pack, arm.hash)
-    return Opponent(promotion, arm, version, name_in(bench, arm), remarks)
-
-
-def _read_opponent(bench: Bench) -> Opponent | None:
-    """The champion as it is recorded; nothing is put right in the registry."""
-    promotion = read_chain(bench.tracking, bench.pack.name).in_force
-    if promotion is None:
-        return None
-    arm = read_arm(bench.tracking, promotion)
-    return Opponent(promotion, arm, None, name_in(bench, arm))
-
-
-def name_in(bench: Bench, arm: ChampionArm) -> str:
-    """What the experiment calls the arm: the weights and the prompt count, not the names."""
-    return arm.name_in(bench.evidence.cells, diversity_request=bench.pack.diversity_request)
+# Arms, complete.
 
 
 def make_arm(bench: Bench, name: str) -> ChampionArm:
@@ -128,62 +103,6 @@ def read_champions(tracking: Tracking, pack: str) -> Chain:
     return chain
 
 
-# What the gate checks before it plans or looks: nothing is spent on what cannot be decided.
-
-
-def check_before_plan(bench: Bench, opponent: Opponent, challenger: str | None) -> PlainAnswer | None:
-    """Why there is nothing to plan; None when there is."""
-    try:
-        check_contents(bench.evidence.cells, experiment=bench.experiment.name)
-    except MixedContents as error:
-        return _refuse("no", "contents", error.message, error.hint)
-    name = shlex.quote(bench.experiment.name)
-    if not opponent.name:
-        detail = f"{opponent.arm.name} has no cell in this experiment"
-        if opponent.arm.name in bench.arms:
-            detail += ": what has its name there are other weights or another prompt"
-        hint = f"Collect again, the champion is added: tipbench collect --experiment {name} …"
-        return _refuse("undecided", "champion", detail, hint)
-    if not any(cell.answered_count for cell in bench.evidence.cells):
-        return _refuse("no", "candidates", "no candidate has a text to judge", "")
-    if challenger == opponent.name or bench.arms == [opponent.name]:
-        return _refuse("no", "challenger", "nobody to compare the champion with", "")
-    return None
-
-
-def check_before_look(bench: Bench, opponent: Opponent, settings: GateSettings) -> PlainAnswer | None:
-    """What a look would fail on whatever the verdicts say; None when a look can decide."""
-    evidence = bench.evidence
-    judged = {given.cell.facts.scenario for given in evidence.lazy if given.cell.facts.arm == opponent.name}
-    if len(judged) < settings.scenarios:
-        there = {cell.facts.scenario for cell in evidence.cells if cell.facts.arm == opponent.name}
-        detail = f"the champion is judged in {len(judged)}, {settings.scenarios} are needed"
-        if len(there) < settings.scenarios:
-            hint = "Collect more scenarios: tipbench collect --scenarios wide"
-            return _refuse("no", "scenarios", f"{detail}; only {len(there)} were collected", hint)
-        return _refuse("undecided", "scenarios", detail, "")
-    if settings.require == "lazy" or evidence.auto:
-        return None
-    poor = {s.judged_by for s in evidence.sittings if s.facts.tier == "auto" and s.state == "refused"}
-    if poor:
-        detail = (
-            f"uninformative: {', '.join(sorted(poor))} did not agree with the anchors more than by chance"
-        )
-        return _refuse(
-            "no", "auto tier", detail, "Ask a better judge: tipbench judge --auto --judge-model NAME"
-        )
-    hint = f"tipbench judge --auto --judge-model NAME --experiment {shlex.quote(bench.experiment.name)}"
-    return _refuse("undecided", "auto tier", "no automatic judge has judged", hint)
-
-
-def _refuse(answer: Answer, rule: str, detail: str, hint: str) -> PlainAnswer:
-    return PlainAnswer(
-        answer=answer,
-        rules=(GateRule(name=rule, passed=False, detail=detail),),
-        remarks=(hint,) if hint else (),
-    )
-
-
 # What would decide: how many verdicts until the next look, and on which blocks.
 
 
@@ -196,7 +115,7 @@ def plan_next_look(bench: Bench, champion: str, plan: StoredPlan, *, after: int)
     if look >= len(plan.facts.looks):
         return None
     evidence = bench.evidence
-    waiting = evidence.count_waiting()[0]
+    waiting = sum(map(len, evidence.unjudged_slots().values()))
     missing = max(0, plan.verdicts_at(look) - count_verdicts(evidence))
     if missing > waiting:
         # Fewer are left than were planned: the last look comes when they are judged.
@@ -218,7 +137,7 @@ def plan_next_look(bench: Bench, champion: str, plan: StoredPlan, *, after: int)
 
 
 def _waiting_by_scenario(bench: Bench) -> Counter[str]:
-    waiting = bench.evidence.waiting_slots()
+    waiting = bench.evidence.unjudged_slots()
     found = Counter[str]()
     for cell in bench.evidence.cells:
         found[cell.facts.scenario] += len(waiting.get(cell.run.run_id, ()))
@@ -336,7 +255,7 @@ class Gate:
     def preview(self, bench: Bench) -> GatePreview:
         """What it has said and would say today, for a page: reads only, and what cannot be read is said."""
         try:
-            opponent = _read_opponent(bench)
+            opponent = read_opponent(bench)
             if opponent is None:
                 return GatePreview()
             report = _Question(self, GateQuestion(bench.experiment.name), bench, opponent).preview()
@@ -364,7 +283,23 @@ class _Question:
     def blocked(self) -> GateReport | None:
         """Why nothing can be planned; None when it can."""
         found = check_before_plan(self.bench, self.opponent, self.asked.challenger)
+        if found is None and self._stored_plan is None:
+            found = self.obstacle(self.terms(None))
         return None if found is None else self.report(found)
+
+    def obstacle(self, terms: FrozenTerms) -> PlainAnswer | None:
+        """What lets nobody pass, whatever is judged."""
+        return check_obstacle(self.bench, self.opponent, terms, self.asked.challenger)
+
+    def terms(self, plan: StoredPlan | None) -> FrozenTerms:
+        """What is asked for: by the plan, else by the settings."""
+        settings = self.gate.settings
+        require = settings.require if plan is None else plan.facts.require_now(settings.require)
+        return make_terms(settings, require)
+
+    @cached_property
+    def _stored_plan(self) -> StoredPlan | None:
+        return find_plan(self.gate.tracking, self.bench.experiment, self.opponent.promotion)
 
     def with_plan(self) -> "_Planned":
         """The same under its plan: the one that stands, else a new one."""
@@ -380,21 +315,22 @@ class _Question:
         said = self._repeat()
         if said is not None:
             return said
-        missing = check_before_look(self.bench, self.opponent, self.gate.settings)
+        missing = check_before_look(self.bench, self.opponent, self.terms(self._stored_plan))
         return self._examine_today() if missing is None else self.report(missing)
 
     def preview(self) -> GateReport:
         """The same with every rule, also where no look could decide yet."""
-        return self.blocked() or self._repeat() or self._examine_today()
+        found = check_before_plan(self.bench, self.opponent, self.asked.challenger)
+        return self.report(found) if found else self._repeat() or self._examine_today()
 
     def _repeat(self) -> GateReport | None:
-        plan = find_plan(self.gate.tracking, self.bench.experiment, self.opponent.promotion)
+        plan = self._stored_plan
         return _Planned(self, plan).repeat() if plan else None
 
     def _examine_today(self) -> GateReport:
-        settings, rubric = self.gate.settings, self.bench.pack.rubric
-        frozen = freeze(self.bench.evidence, champion=self.opponent.name, rubric=rubric, gate=settings)
-        found = examine_today(frozen, alpha=settings.alpha, challenger=self.asked.challenger)
+        terms = self.terms(self._stored_plan)
+        frozen = freeze(self.bench.evidence, champion=self.opponent.name, pack=self.bench.pack, terms=terms)
+        found = examine_today(frozen, alpha=self.gate.settings.alpha, challenger=self.asked.challenger)
         report = self.report(PlainAnswer(answer=found.answer, rules=found.rules))
         return report.model_copy(update={"challenger": found.challenger})
 
@@ -434,11 +370,9 @@ class _Planned:
         if passed is not None:
             return self._show(passed)
         due, latest = self._due(), max(taken, default=-1)
-        if due > latest:
-            question = self.question
-            missing = check_before_look(question.bench, question.opponent, question.gate.settings)
-            return self._show(self._take(due)) if missing is None else self._add_plan(missing)
-        return self._show(taken[latest]) if taken else self.show_plan()
+        if due <= latest and taken:
+            return self._show(taken[latest])
+        return self._look(due)
 
     def repeat(self) -> GateReport | None:
         """What was said of the arm before, if nothing is due since; takes no look and finishes none."""
@@ -449,8 +383,40 @@ class _Planned:
         return None if last is None or last.says(self._asked.challenger) is None else self._show(last)
 
     def show_plan(self) -> GateReport:
-        """The plan, and what is missing until the next look; decides nothing."""
-        return self._add_plan(PlainAnswer(answer="undecided"))
+        """The plan, what is known before judging, and what is missing until the next look; takes no look."""
+        known = self.question.obstacle(self._terms) or check_exhausted(self._bench)
+        if known is not None:
+            return self._add_plan(known)
+        told = tell_arms(
+            self._bench.evidence,
+            champion=self.question.opponent.name,
+            pack=self._bench.pack,
+            terms=self._terms,
+        )
+        return self._add_plan(PlainAnswer(answer="undecided", remarks=tuple(told)))
+
+    def _look(self, due: int) -> GateReport:
+        """The look that is due, unless it is known already that it would say no."""
+        if due < 0:
+            return self.show_plan()
+        question = self.question
+        known = question.obstacle(self._terms) or check_before_look(
+            question.bench, question.opponent, self._terms
+        )
+        if known is not None:
+            return self._add_plan(known)
+        frozen = freeze(
+            self._bench.evidence, champion=question.opponent.name, pack=self._bench.pack, terms=self._terms
+        )
+        failed = known_rules(frozen, self._asked.challenger)
+        if failed:
+            hints = tuple(filter(None, (OVERCOME.get(rule.name) for rule in failed)))
+            return self._add_plan(PlainAnswer(answer="no", rules=tuple(failed), remarks=hints))
+        return self._show(self._take(due, frozen))
+
+    @property
+    def _terms(self) -> FrozenTerms:
+        return self.question.terms(self.plan)
 
     @property
     def _tracking(self) -> Tracking:
@@ -467,20 +433,13 @@ class _Planned:
     def _due(self) -> int:
         """The latest look whose verdicts are there, the last when nothing more will be judged; else -1."""
         counted, looks = count_verdicts(self._bench.evidence), len(self.plan.facts.looks)
-        if counted and not self._bench.evidence.count_waiting()[0]:
+        if counted and not self._bench.evidence.unjudged_slots():
             return looks - 1
         return max((look for look in range(looks) if counted >= self.plan.verdicts_at(look)), default=-1)
 
-    def _take(self, look: int) -> SpentLook:
-        """Freezes what counts now, claims the look, and only then computes it."""
-        gate, bench = self.question.gate, self._bench
-        frozen = freeze(
-            bench.evidence,
-            champion=self.question.opponent.name,
-            rubric=bench.pack.rubric,
-            gate=gate.settings,
-        )
-        blank = bench.blank()
+    def _take(self, look: int, frozen: Frozen) -> SpentLook:
+        """Stores what counts now, claims the look, and only then computes it."""
+        blank = self._bench.blank()
         mine = self._tracking.deliver(look_write(frozen, plan=self.plan, look=look, write=blank))
         winner = claim_look(self._tracking, self.plan, look, mine)
         if winner != mine:
@@ -502,7 +461,8 @@ class _Planned:
                 f"run {taken.run.run_id} of the last look was deleted unfinished; it is spent all the same"
             )
             gone = GateRule(name="planned look", passed=False, detail=detail)
-            return self._add_plan(PlainAnswer(answer="undecided", rules=(gone,)))
+            last = max(self.plan.taken) == len(self.plan.facts.looks) - 1
+            return self._add_plan(PlainAnswer(answer="no" if last else "undecided", rules=(gone,)))
         if found is None:
             raise UsageError(
                 f"{self._asked.challenger!r} was not among the arms of look {result.look + 1}",
@@ -524,6 +484,7 @@ class _Planned:
                 "difference": found.difference,
                 "bound": found.bound,
                 "auto_difference": found.auto_difference,
+                "tiers": found.tiers,
                 "next_look": None if answer == "promote" else later,
                 "doubtful": taken.doubtful,
             }
@@ -537,6 +498,7 @@ class _Planned:
                 "budget": facts.budget,
                 "looks": facts.looks,
                 "alpha": facts.alpha,
+                "require": self._terms.require,
                 "next_look": self._next_look(max(self.plan.taken, default=-1)),
             }
         )

@@ -8,10 +8,10 @@ from tipbench.bench.champions import DOUBTFUL_TAG, Chain, ChampionArm, Promotion
 from tipbench.bench.evidence import CountedVerdict, Evidence, read_evidence
 from tipbench.bench.packs import read_pack_files
 from tipbench.bench.plans import PlanFacts, StoredPlan, read_result
+from tipbench.clock import format_time
 from tipbench.errors import NewerSchema, TipbenchError, TrackingError, TrackingUnavailable
 from tipbench.pack import parse_pack
 from tipbench.promotion.gate import read_champions
-from tipbench.promotion.promote import format_time
 from tipbench.records import Record, Rubric
 from tipbench.tracking import Experiment, Run, Tracking
 

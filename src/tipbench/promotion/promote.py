@@ -1,7 +1,6 @@
 """Promote and roll back: the gate first, or a person's reason; then the chain, the registry, the alias."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Literal
 
 from tipbench.bench.bench import Bench
@@ -17,8 +16,10 @@ from tipbench.bench.champions import (
     read_chain,
 )
 from tipbench.bench.evidence import check_contents
+from tipbench.clock import format_time
 from tipbench.errors import NoChampion, UsageError
-from tipbench.promotion.gate import Gate, GateQuestion, make_arm, name_in
+from tipbench.promotion.gate import Gate, GateQuestion, make_arm
+from tipbench.promotion.opponent import name_in
 from tipbench.promotion.rules import GateReport
 from tipbench.promotion.succession import InForce, promotion_lost, settle, succeed
 from tipbench.records import Options, Record
@@ -30,7 +31,8 @@ class ChampionReport(Record):
     pack: str
     prompt_name: str
     alias: str
-    version: int
+    version: int | None
+    """None where the registry has lost it, until somebody asks for it on the command line."""
     arm: str
     model: str
     engine: str
@@ -229,13 +231,8 @@ def describe(found: InForce) -> ChampionReport:
         look_run=facts.look,
         overruled=facts.overruled,
         doubtful=found.promotion.doubtful,
-        remarks=found.repaired,
+        remarks=found.remarks,
     )
-
-
-def format_time(ms: int) -> str:
-    """A time as it is shown."""
-    return datetime.fromtimestamp(ms / 1000, tz=UTC).isoformat(timespec="seconds")
 
 
 def _is_unfinished(chain: Chain, how: How, arm_hash: str = "") -> bool:

@@ -2,14 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import median
 
-from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import Evidence
+from tipbench.bench.measured import arm_rules, measure_arms
 from tipbench.bench.plans import (
     Answer,
     Frozen,
-    FrozenArm,
     FrozenScore,
     FrozenSitting,
     FrozenTerms,
@@ -21,8 +19,8 @@ from tipbench.bench.plans import (
 )
 from tipbench.bench.scores import find_levels, make_scores
 from tipbench.bench.sittings import StoredSitting, read_grade
-from tipbench.records import Record, Rubric
-from tipbench.settings import GateSettings
+from tipbench.records import Pack, Record
+from tipbench.settings import Require
 from tipbench.stats import GateDecision, Score, Terms, examine_gate
 from tipbench.stats.gating import gate_is_open
 from tipbench.stats.scores import read_scores
@@ -30,30 +28,17 @@ from tipbench.stats.scores import read_scores
 # What a look is computed from, taken out of the evidence once and never again.
 
 
-FORMAT_FLAG = "format_ok"
-
-
-def freeze(evidence: Evidence, *, champion: str, rubric: Rubric, gate: GateSettings) -> Frozen:
+def freeze(evidence: Evidence, *, champion: str, pack: Pack, terms: FrozenTerms) -> Frozen:
     """Every slot with what counts of it now, what is known of the arms, and the sittings behind it."""
-    levels = find_levels(evidence, rubric)
-    scores = make_scores(evidence, evidence.cells, rubric=rubric, levels=levels)
-    by_arm: dict[str, list[StoredCell]] = {}
-    for cell in evidence.cells:
-        by_arm.setdefault(cell.facts.arm, []).append(cell)
+    levels = find_levels(evidence, pack.rubric)
+    scores = make_scores(evidence, evidence.cells, rubric=pack.rubric, levels=levels)
     return Frozen(
         champion=champion,
         counted=count_verdicts(evidence),
         scores=tuple(_freeze_score(score) for score in scores),
-        arms=tuple(_freeze_arm(arm, cells, rubric) for arm, cells in sorted(by_arm.items())),
+        arms=measure_arms(evidence.cells, pack),
         sittings=tuple(_used_sittings(evidence)),
-        terms=FrozenTerms(
-            margin=gate.margin,
-            require=gate.require,
-            scenarios=gate.scenarios,
-            unanchored=gate.unanchored,
-            format_drop=gate.format_drop,
-            latency_ratio=gate.latency_ratio,
-        ),
+        terms=terms,
     )
 
 
@@ -85,25 +70,6 @@ def _freeze_score(score: Score) -> FrozenScore:
     )
 
 
-def _freeze_arm(arm: str, cells: Sequence[StoredCell], rubric: Rubric) -> FrozenArm:
-    slots = sum(len(cell.facts.slots) for cell in cells)
-    seconds = [cell.run.metrics.get("latency_seconds", 0.0) for cell in cells]
-    measured = [value for value in seconds if value > 0]
-    return FrozenArm(
-        arm=arm,
-        cells=len(cells),
-        well_formed=sum(_count_well_formed(cell, rubric) for cell in cells) / slots if slots else None,
-        latency_seconds=median(measured) if measured else None,
-    )
-
-
-def _count_well_formed(cell: StoredCell, rubric: Rubric) -> float:
-    """Answers that kept to the format; in a pack without such a flag, answers."""
-    if not any(flag.name == FORMAT_FLAG for flag in rubric.flags):
-        return cell.answered_count
-    return cell.answered_count * cell.run.metrics.get(f"computed.{FORMAT_FLAG}", 0.0)
-
-
 def _used_sittings(evidence: Evidence) -> list[FrozenSitting]:
     counts = Counter(given.sitting.facts.token for given in (*evidence.lazy, *evidence.auto))
     return [
@@ -128,7 +94,6 @@ def _freeze_sitting(sitting: StoredSitting, verdicts: int) -> FrozenSitting:
 
 LAZY_RULE = "lazy tier"
 LOOK_RULE = "planned look"
-ROUNDING = 1e-9
 
 
 def compute_look(frozen: Frozen, *, plan: PlanFacts, look: int) -> LookResult:
@@ -166,15 +131,32 @@ def examine_today(frozen: Frozen, *, alpha: float, challenger: str | None) -> Ga
 def sitting_rules(frozen: Frozen) -> list[GateRule]:
     """Whether the judges behind the list may decide anything."""
     lazy = [sitting for sitting in frozen.sittings if sitting.tier == "lazy"]
-    auto = [sitting for sitting in frozen.sittings if sitting.tier == "auto"]
+    auto, require = _auto_sittings(frozen), frozen.terms.require
     rules = [_anchored_rule(lazy, allowed=frozen.terms.unanchored)]
-    return rules if frozen.terms.require == "lazy" else [*rules, _informative_rule(auto)]
+    if require == "lazy" or (require == "agree" and not auto):
+        return rules
+    return [*rules, _informative_rule(auto, needed=require == "both")]
+
+
+def known_rules(frozen: Frozen, challenger: str | None) -> list[GateRule]:
+    """The rules that fail whatever this look's verdicts say: no look is spent on them."""
+    failed = [rule for rule in sitting_rules(frozen) if not rule.passed]
+    arms = {arm.arm: arm for arm in frozen.arms}
+    champion = arms.pop(frozen.champion)
+    asked = [arms[challenger]] if challenger in arms else list(arms.values())
+    each = [[rule for rule in arm_rules(arm, champion, frozen.terms) if not rule.passed] for arm in asked]
+    return [*failed, *(each[0] if each and all(each) else [])]
+
+
+def _auto_sittings(frozen: Frozen) -> list[FrozenSitting]:
+    return [sitting for sitting in frozen.sittings if sitting.tier == "auto"]
 
 
 def _answer(frozen: Frozen, plan: PlanFacts, look: int, challenger: str | None) -> GateAnswer:
     terms = Terms(
         margin=frozen.terms.margin,
         require=frozen.terms.require,
+        informative=all(sitting.informative for sitting in _auto_sittings(frozen)),
         scenarios=frozen.terms.scenarios,
         challenger=challenger,
     )
@@ -199,6 +181,7 @@ def _answer(frozen: Frozen, plan: PlanFacts, look: int, challenger: str | None) 
         auto_difference=decision.auto_difference,
         level=decision.level,
         rules=tuple(rules),
+        tiers=decision.tiers,
     )
 
 
@@ -210,13 +193,14 @@ def _anchored_rule(lazy: Sequence[FrozenSitting], *, allowed: bool) -> GateRule:
     return GateRule(name="anchored", passed=allowed or not without, detail=detail)
 
 
-def _informative_rule(auto: Sequence[FrozenSitting]) -> GateRule:
+def _informative_rule(auto: Sequence[FrozenSitting], *, needed: bool) -> GateRule:
     if not auto:
         return GateRule(name="auto judge", passed=False, detail="no automatic judge whose verdicts count")
     poor = [sitting for sitting in auto if not sitting.informative]
     shown = "; ".join(f"{sitting.judged_by}: {sitting.grade or 'not graded'}" for sitting in poor or auto)
     what = "agrees with the anchors" if not poor else "does not agree with the anchors more than by chance"
-    return GateRule(name="auto judge", passed=not poor, detail=f"{what}: {shown}")
+    what += "" if needed or not poor else ", so that it has no say"
+    return GateRule(name="auto judge", passed=not poor or not needed, detail=f"{what}: {shown}")
 
 
 def _arm_rules(frozen: Frozen, decision: GateDecision) -> list[GateRule]:
@@ -224,32 +208,7 @@ def _arm_rules(frozen: Frozen, decision: GateDecision) -> list[GateRule]:
     challenger, champion = arms.get(str(decision.challenger)), arms.get(frozen.champion)
     if decision.challenger is None or challenger is None or champion is None:
         return []
-    return [
-        _format_rule(challenger, champion, drop=frozen.terms.format_drop),
-        _latency_rule(challenger, champion, ratio=frozen.terms.latency_ratio),
-    ]
-
-
-def _format_rule(challenger: FrozenArm, champion: FrozenArm, *, drop: float) -> GateRule:
-    if challenger.well_formed is None or champion.well_formed is None:
-        return GateRule(name="format", passed=True, detail="not measured")
-    passed = challenger.well_formed >= champion.well_formed - drop - ROUNDING
-    detail = (
-        f"{challenger.well_formed:.0%} well-formed, the champion {champion.well_formed:.0%}; "
-        f"allowed: {drop:.0%} less"
-    )
-    return GateRule(name="format", passed=passed, detail=detail)
-
-
-def _latency_rule(challenger: FrozenArm, champion: FrozenArm, *, ratio: float) -> GateRule:
-    if challenger.latency_seconds is None or champion.latency_seconds is None:
-        return GateRule(name="latency", passed=True, detail="not measured")
-    passed = challenger.latency_seconds <= ratio * champion.latency_seconds + ROUNDING
-    detail = (
-        f"{challenger.latency_seconds:.2f} s an answer (median), the champion "
-        f"{champion.latency_seconds:.2f} s; allowed: {ratio:g} ×"
-    )
-    return GateRule(name="latency", passed=passed, detail=detail)
+    return arm_rules(challenger, champion, frozen.terms)
 
 
 def _name(arm: object) -> str | None:
@@ -301,6 +260,8 @@ class GateReport(Record):
     difference: float | None = None
     bound: float | None = None
     auto_difference: float | None = None
+    require: Require | None = None
+    tiers: tuple[str, ...] = ()
     plan_run: str = ""
     look_run: str = ""
     next_look: NextLook | None = None
@@ -316,7 +277,8 @@ class GateReport(Record):
     def words(self) -> str:
         """The answer as a sentence."""
         if self.answer == "promote":
-            return f"Promote {self.promoted}: it is better than the champion {self.champion}."
+            alone = " One tier: the lazy one alone says so." if self.tiers == ("lazy",) else ""
+            return f"Promote {self.promoted}: it is better than the champion {self.champion}.{alone}"
         failed = ", ".join(rule.name for rule in self.rules if not rule.passed)
         if self.answer == "no":
             return f"Do not promote: {failed or 'doubtful'}. {self.champion} stays champion."

@@ -33,13 +33,31 @@ ORIGIN_TAG = "tipbench.origin"
 
 @dataclass(frozen=True)
 class InForce:
-    """The champion with its version in the registry, after what was found wrong there was put right."""
+    """The champion with its version in the registry, and what was found wrong there."""
 
     chain: Chain
     promotion: Promotion
     arm: ChampionArm
-    version: int
-    repaired: tuple[str, ...] = ()
+    version: int | None
+    remarks: tuple[str, ...] = ()
+
+
+def read_in_force(tracking: Tracking, pack: str) -> InForce | None:
+    """The champion as the chain of promotions has it; None when the pack never had one.
+
+    Nothing is written: what is wrong in the registry is said, and `settle` puts it right.
+    """
+    chain = read_chain(tracking, pack)
+    promotion = chain.in_force
+    if promotion is None:
+        return None
+    arm = read_arm(tracking, promotion)
+    version = version_of(tracking, pack, arm.hash) if chain.entry else None
+    remarks: tuple[str, ...] = ()
+    if version is None or chain.entry is None or chain.entry.aliases.get(ALIAS) != version:
+        name = entry_name(pack)
+        remarks = (f"the alias {ALIAS!r} of {name!r} is not on it; to put it right: tipbench champion",)
+    return InForce(chain, promotion, arm, version, remarks)
 
 
 def settle(tracking: Tracking, pack: str, *, stamps: Stamps) -> InForce | None:

@@ -4,16 +4,23 @@ from collections.abc import Mapping
 
 from tipbench.bench.bench import Bench
 from tipbench.bench.evidence import check_contents
+from tipbench.bench.measured import tell_against_champion
 from tipbench.bench.scores import find_levels, make_scores
 from tipbench.errors import UsageError
 from tipbench.ranking.details import compare_judges, list_closed_sittings, read_contrasts
-from tipbench.ranking.records import By, Details, Report, Side
+from tipbench.ranking.foreign import add_cell_scores
+from tipbench.ranking.records import BoardTier, By, Details, Report, Side
 from tipbench.ranking.standings import make_report
+from tipbench.settings import GateSettings
 from tipbench.stats import CellVariance, cell_variance
 
 
-def compare_bench(bench: Bench, by: By) -> Report:
-    """The leaderboard of arms, models or prompts.
+def compare_bench(
+    bench: Bench, by: By, tier: BoardTier = "lazy", *, gate: GateSettings | None = None
+) -> Report:
+    """The leaderboard of arms, models or prompts, by the verdicts of one tier.
+
+    With `gate` it says what the gate refuses already.
 
     Raises:
         UsageError: there are no cells.
@@ -21,7 +28,10 @@ def compare_bench(bench: Bench, by: By) -> Report:
     """
     bench.check_cells()
     check_contents(bench.evidence.cells, experiment=bench.name)
-    return make_report(bench.evidence, experiment=bench.name, rubric=bench.pack.rubric, by=by)
+    report = make_report(bench.evidence, experiment=bench.name, rubric=bench.pack.rubric, by=by, tier=tier)
+    told = tell_against_champion(bench, gate) if by == "arm" else []
+    report = report.model_copy(update={"remarks": (*report.remarks, *told)})
+    return add_cell_scores(report, bench, by)
 
 
 def find_sides(bench: Bench) -> Mapping[str, Side]:
@@ -29,15 +39,15 @@ def find_sides(bench: Bench) -> Mapping[str, Side]:
     return {cell.facts.arm: Side(cell.facts.model, cell.facts.prompt) for cell in bench.evidence.cells}
 
 
-def read_details(bench: Bench) -> Details:
-    """Everything that the page shows beyond the leaderboard."""
+def read_details(bench: Bench, tier: BoardTier = "lazy") -> Details:
+    """Everything that the page shows beyond the leaderboard of that tier."""
     evidence, pack = bench.evidence, bench.pack
     return Details(
-        arms=compare_bench(bench, "arm"),
+        arms=compare_bench(bench, "arm", tier),
         sides=find_sides(bench),
         sittings=list_closed_sittings(evidence),
         judges=compare_judges(evidence, pack.rubric),
-        contrasts=read_contrasts(evidence, pack, read_artifact=bench.read_artifact),
+        contrasts=read_contrasts(evidence, pack, tier=tier, read_artifact=bench.read_artifact),
         made_ms=bench.now_ms,
     )
 

@@ -52,7 +52,9 @@ class Contrast:
     worst: Example
 
 
-def read_contrasts(evidence: Evidence, pack: Pack, *, read_artifact: ReadArtifact) -> tuple[Contrast, ...]:
+def read_contrasts(
+    evidence: Evidence, pack: Pack, *, tier: str, read_artifact: ReadArtifact
+) -> tuple[Contrast, ...]:
     """The blocks whose best and worst candidate lie furthest apart, one for each scenario at most."""
     reasons = _Reasons(read_artifact)
     scenarios = {scenario.hash: scenario for scenario in pack.scenarios}
@@ -63,13 +65,13 @@ def read_contrasts(evidence: Evidence, pack: Pack, *, read_artifact: ReadArtifac
             best=_read_example(best, pack.rubric, read_artifact, reasons),
             worst=_read_example(worst, pack.rubric, read_artifact, reasons),
         )
-        for best, worst in _choose(evidence, pack.rubric)
+        for best, worst in _choose(evidence, pack.rubric, tier)
     )
 
 
-def _choose(evidence: Evidence, rubric: Rubric) -> list[tuple[CountedVerdict, CountedVerdict]]:
+def _choose(evidence: Evidence, rubric: Rubric, tier: str) -> list[tuple[CountedVerdict, CountedVerdict]]:
     blocks: dict[tuple[str, str, int], list[CountedVerdict]] = {}
-    for given in evidence.lazy or evidence.auto:
+    for given in (evidence.lazy if tier == "lazy" else ()) or evidence.auto:
         if not given.verdict.failed:
             place = (given.cell.facts.scenario, given.sitting.facts.token, given.verdict.block)
             blocks.setdefault(place, []).append(given)

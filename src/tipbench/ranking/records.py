@@ -11,6 +11,9 @@ from tipbench.records import Record
 
 By = Literal["arm", "model", "prompt"]
 Tier = Literal["none", "lazy", "auto", "lazy+auto"]
+BoardTier = Literal["lazy", "auto"]
+AUTOMATIC = "automatic, not for promotion"
+"""What stands on every outlet of a board of the auto tier."""
 
 
 class Interval(Record):
@@ -26,8 +29,10 @@ class Interval(Record):
 class Standing(Record):
     """One line of the leaderboard. Numbers that nobody gave yet are absent.
 
-    `tier` says which verdicts its composite rests on; `auto_composite` is the automatic judge's own mean,
-    which carries its bias and ranks nobody. `sittings` are the tokens of the sittings that count here.
+    An arm has a model and a prompt; a line of models has no prompt, one of prompts no model. `tier` says
+    which verdicts its composite rests on, `verdicts` how many. `auto_composite` is the automatic judge's own
+    mean, which carries its bias and ranks nobody but on its own board. `sittings` are the tokens of the
+    sittings that count here.
     """
 
     name: str
@@ -55,6 +60,12 @@ class Standing(Record):
     sittings: tuple[str, ...] = ()
     prompt_tokens: float | None = None
     output_tokens: float | None = None
+    model: str | None = None
+    prompt: str | None = None
+    scored_cells: int = 0
+    """Cells that a judge of another program scored as a whole; they rank nobody."""
+    cell_scores: dict[str, float] = Field(default_factory=dict)
+    """The means of those scores, `composite` among them."""
 
 
 class CountedSitting(Record):
@@ -88,7 +99,7 @@ class Tiers(Record):
 
 
 class Report(Record):
-    """What `compare` says."""
+    """What `compare` says. `tier` is whose verdicts rank; `mark` says what a board may not be used for."""
 
     experiment: str
     by: str
@@ -107,6 +118,9 @@ class Report(Record):
     remarks: tuple[str, ...]
     tiers: Tiers = Tiers()
     sittings: tuple[CountedSitting, ...] = ()
+    tier: BoardTier = "lazy"
+    mark: str = ""
+    made_by_tipbench: bool = True
 
     @property
     def ranked(self) -> list[Standing]:

@@ -1,17 +1,38 @@
 """Standings: the evidence of one experiment as a leaderboard that says how sure it is."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import isfinite
 from statistics import fmean
 
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import CountedVerdict, Evidence
-from tipbench.bench.scores import find_levels, make_scores, measure_agreement, name_arm, pair_tiers
+from tipbench.bench.scores import (
+    AutoVerdicts,
+    counts_for_auto,
+    find_auto_judges,
+    find_levels,
+    make_auto_scores,
+    make_scores,
+    measure_agreement,
+    name_arm,
+    pair_tiers,
+)
 from tipbench.bench.sittings import read_grade
 from tipbench.inert import make_inert_line
-from tipbench.ranking.records import By, CountedSitting, Interval, Report, Standing, Tier, Tiers
+from tipbench.ranking.records import (
+    AUTOMATIC,
+    BoardTier,
+    By,
+    CountedSitting,
+    Interval,
+    Report,
+    Standing,
+    Tier,
+    Tiers,
+)
 from tipbench.records import CellFacts, Rubric
 from tipbench.stats import Alpha, Leaderboard, Score, agreement, leaderboard, p_best
 from tipbench.stats.scores import compute_cells, read_scores
@@ -66,11 +87,11 @@ def weigh_tiers(evidence: Evidence, scores: Sequence[Score], *, rubric: Rubric) 
     )
 
 
-def list_sittings(evidence: Evidence) -> tuple[CountedSitting, ...]:
+def list_sittings(evidence: Evidence, on_board: Iterable[CountedVerdict]) -> tuple[CountedSitting, ...]:
     """The sittings whose verdicts are on the board, lazy ones first, each tier in the order of its closes."""
     counts: dict[str, int] = {}
     known = {sitting.facts.token: sitting for sitting in evidence.sittings}
-    for given in (*evidence.lazy, *evidence.auto):
+    for given in on_board:
         token = given.sitting.facts.token
         known.setdefault(token, given.sitting)
         counts[token] = counts.get(token, 0) + (not given.verdict.failed)
@@ -97,7 +118,8 @@ def _say_one_tier(evidence: Evidence, counts: _Counts) -> str:
     if counts.used == "auto":
         return (
             "Only an automatic judge has judged. It may like some arms more than others, so its means stand "
-            "here without an interval, rank nobody and decide nothing."
+            "here without an interval, rank nobody and decide nothing. Its own board: tipbench compare "
+            "--tier auto."
         )
     return (
         f"Nobody has judged yet: {refused}" if refused else "Nobody has judged yet: there are no standings."
@@ -175,12 +197,17 @@ def _evidence_remarks(evidence: Evidence) -> list[str]:
     remarks: list[str] = []
     if apart := _judged_apart(evidence):
         remarks.append(f"judged apart from the others, so a judge's mood leaks in: {', '.join(apart)}")
-    if unpinned := sorted({cell.facts.model for cell in evidence.cells if not cell.facts.pinned}):
-        remarks.append(f"unpinned, the server may change it under this name: {', '.join(unpinned)}")
     if evidence.doubles:
         remarks.append(
             f"{len(evidence.doubles)} verdicts are doubles: they count for agreement, not for the board"
         )
+    return [*remarks, *_cell_remarks(evidence)]
+
+
+def _cell_remarks(evidence: Evidence) -> list[str]:
+    remarks: list[str] = []
+    if unpinned := sorted({cell.facts.model for cell in evidence.cells if not cell.facts.pinned}):
+        remarks.append(f"unpinned, the server may change it under this name: {', '.join(unpinned)}")
     if evidence.duplicates:
         remarks.append(f"{len(evidence.duplicates)} cells are stored twice under one key: one of each counts")
     return remarks
@@ -234,40 +261,57 @@ NAME_OF: dict[By, Callable[[CellFacts], str]] = {
 
 @dataclass(frozen=True)
 class _Group:
-    """The cells behind one line, and the verdicts of both tiers on them."""
+    """The cells behind one line, the verdicts of both tiers on them, and those that rank."""
 
     name: str
     cells: Sequence[StoredCell]
     lazy: Sequence[CountedVerdict]
     auto: Sequence[CountedVerdict]
+    ranking: Sequence[CountedVerdict]
+    failures: int
 
 
 @dataclass(frozen=True)
-class _Board:
-    """What is known about all lines together."""
+class _Ranking:
+    """What one tier ranks: its board, the verdicts on it, and what to say of it."""
 
+    tier: BoardTier
     board: Leaderboard
     chances: Mapping[str, float]
     tiers: Tiers
-    rubric: Rubric
+    evidence: Evidence
+    """What counts on this board; of automatic verdicts only those of the judge whose board it is."""
+    waiting: int
+    remarks: Sequence[str]
+    mark: str = ""
+
+    @property
+    def given(self) -> Sequence[CountedVerdict]:
+        """The verdicts that rank."""
+        return self.evidence.lazy if self.tier == "lazy" else self.evidence.auto
+
+    @property
+    def on_board(self) -> Sequence[CountedVerdict]:
+        """Every verdict that the board rests on."""
+        return (*self.evidence.lazy, *self.evidence.auto) if self.tier == "lazy" else self.evidence.auto
 
 
-def make_report(evidence: Evidence, *, experiment: str, rubric: Rubric, by: By = "arm") -> Report:
+def make_report(
+    evidence: Evidence, *, experiment: str, rubric: Rubric, by: By = "arm", tier: BoardTier = "lazy"
+) -> Report:
     """The leaderboard of an experiment whose contents were checked."""
     compared, left_out = _crossed(evidence.cells, by)
-    levels = find_levels(evidence, rubric)
-    scores = make_scores(evidence, compared, rubric=rubric, levels=levels, name_of=NAME_OF[by])
-    board = leaderboard(scores)
-    known = _Board(board, _chances(scores, board), weigh_tiers(evidence, scores, rubric=rubric), rubric)
-    waiting, waiting_for_auto = evidence.count_waiting()
-    lines = [_standing(group, known) for group in _group(evidence, by)]
+    rank = _rank_lazily if tier == "lazy" else _rank_automatically
+    found = rank(evidence, compared, rubric=rubric, by=by)
+    board = found.board
+    lines = [_standing(group, found, rubric, by=by) for group in _group(found, by)]
     lines.sort(key=lambda line: (line.place is None, line.place or 0, -(line.auto_composite or 0), line.name))
     return Report(
         experiment=experiment,
         by=by,
-        judged=known.tiers.lazy,
+        judged=sum(not given.verdict.failed for given in found.given),
         candidates=sum(cell.answered_count for cell in evidence.cells),
-        waiting=waiting,
+        waiting=found.waiting,
         judging_closed=evidence.judging_closed,
         scenarios=len(board.scenarios),
         rubric=rubric.name,
@@ -277,13 +321,94 @@ def make_report(evidence: Evidence, *, experiment: str, rubric: Rubric, by: By =
         standings=tuple(lines),
         pairs=_all_pairs(board),
         set_aside=tuple(sorted(str(arm) for arm in board.set_aside)) if board.estimate else (),
-        remarks=(
-            *left_out,
-            *make_remarks(evidence, board, levels=levels, waiting_for_auto=waiting_for_auto),
-        ),
-        tiers=known.tiers,
-        sittings=list_sittings(evidence),
+        remarks=(*left_out, *found.remarks),
+        tiers=found.tiers,
+        sittings=list_sittings(evidence, found.on_board),
+        tier=tier,
+        mark=found.mark,
     )
+
+
+def _rank_lazily(evidence: Evidence, compared: Sequence[StoredCell], *, rubric: Rubric, by: By) -> _Ranking:
+    levels = find_levels(evidence, rubric)
+    scores = make_scores(evidence, compared, rubric=rubric, levels=levels, name_of=NAME_OF[by])
+    board = leaderboard(scores)
+    waiting, waiting_for_auto = evidence.count_waiting()
+    return _Ranking(
+        tier="lazy",
+        board=board,
+        chances=_chances(scores, board),
+        tiers=weigh_tiers(evidence, scores, rubric=rubric),
+        evidence=evidence,
+        waiting=waiting,
+        remarks=make_remarks(evidence, board, levels=levels, waiting_for_auto=waiting_for_auto),
+    )
+
+
+def _rank_automatically(
+    evidence: Evidence, compared: Sequence[StoredCell], *, rubric: Rubric, by: By
+) -> _Ranking:
+    """The automatic judge's own board. Nobody is ranked where there is no informative one."""
+    judges = find_auto_judges(evidence)
+    judge = judges[0] if judges else None
+    scores = make_auto_scores(judge, compared, rubric=rubric, name_of=NAME_OF[by])
+    board = leaderboard(scores)
+    counted = replace(evidence, auto=judge.given if judge else ())
+    without = sum(cell.answered_count for cell in evidence.cells) - len(counted.auto)
+    return _Ranking(
+        tier="auto",
+        board=board,
+        chances=_chances(scores, board),
+        tiers=_weigh_judge(judge, counted, rubric),
+        evidence=counted,
+        waiting=0 if evidence.judging_closed else without,
+        remarks=[
+            *_board_remarks(board),
+            *_cell_remarks(evidence),
+            *_auto_remarks(judges, without, damaged=evidence.damaged),
+        ],
+        mark=AUTOMATIC,
+    )
+
+
+def _weigh_judge(judge: AutoVerdicts | None, counted: Evidence, rubric: Rubric) -> Tiers:
+    """Whose board it is, and how far it agrees with the lazy judges on what both judged."""
+    lazy = sum(not given.verdict.failed for given in counted.lazy)
+    if judge is None:
+        refused = _say_refused(counted)
+        why = f"{refused[0].upper()}{refused[1:]}" if refused else "No automatic judge has judged here."
+        said = (
+            f"{why} So nobody is ranked. Let a better one judge: tipbench judge --auto --judge-model NAME; "
+            "or leave the auto tier and look at the board of the lazy verdicts."
+        )
+        return Tiers(used="none", lazy=lazy, said=said)
+    both = pair_tiers(counted, rubric)
+    alpha = measure_agreement(both).alpha if both else NOTHING_PAIRED
+    found = agreement(make_scores(counted, counted.cells, rubric=rubric, levels={}))
+    grade = read_grade(judge.sitting)
+    name = make_inert_line(judge.judged_by, limit=80)
+    said = f"Ranked by the automatic judge {name} alone{f' ({grade.shown})' if grade else ''}: {AUTOMATIC}."
+    return Tiers(
+        used="auto",
+        lazy=lazy,
+        auto=len(judge.given),
+        pairs=len(both),
+        alpha=alpha.value,
+        alpha_low=alpha.low,
+        alpha_high=alpha.high,
+        bias=found.bias,
+        bias_spread=found.bias_spread,
+        said=f"{said} It may like some arms more than others, and no interval shows that.",
+    )
+
+
+def _auto_remarks(judges: Sequence[AutoVerdicts], without: int, *, damaged: Sequence[str]) -> list[str]:
+    remarks = [f"damaged verdicts, not counted: {where}" for where in damaged]
+    if judges and without:
+        remarks.append(f"{without} candidates have no verdict of this judge: tipbench judge --auto goes on")
+    if others := [make_inert_line(judge.judged_by, limit=80) for judge in judges[1:]]:
+        remarks.append(f"other automatic judges, who judged less or later, are left out: {', '.join(others)}")
+    return remarks
 
 
 def _crossed(cells: Sequence[StoredCell], by: By) -> tuple[Sequence[StoredCell], list[str]]:
@@ -312,13 +437,28 @@ def _chances(scores: Sequence[Score], board: Leaderboard) -> Mapping[str, float]
     return {str(name): chance for name, chance in found.items()}
 
 
-def _group(evidence: Evidence, by: By) -> list[_Group]:
-    name_of = NAME_OF[by]
+def _group(found: _Ranking, by: By) -> list[_Group]:
+    name_of, evidence = NAME_OF[by], found.evidence
     cells: dict[str, list[StoredCell]] = {}
     for cell in evidence.cells:
         cells.setdefault(name_of(cell.facts), []).append(cell)
     lazy, auto = (_by_name(given, name_of) for given in (evidence.lazy, evidence.auto))
-    return [_Group(name, members, lazy.get(name, []), auto.get(name, [])) for name, members in cells.items()]
+    groups: list[_Group] = []
+    for name, members in cells.items():
+        mine, models = lazy.get(name, []), auto.get(name, [])
+        seen = [given for given in mine if not given.verdict.failed]
+        ranking, failures = (seen, len(mine) - len(seen))
+        if found.tier == "auto":
+            ranking, failures = models, _count_failures(members, models) if found.given else 0
+        groups.append(_Group(name, members, mine, models, ranking, failures))
+    return groups
+
+
+def _count_failures(cells: Iterable[StoredCell], given: Iterable[CountedVerdict]) -> int:
+    """The failed slots that count beside what an automatic judge said."""
+    judged = Counter(each.cell.run.run_id for each in given)
+    counted = [cell for cell in cells if counts_for_auto(cell, judged=judged[cell.run.run_id])]
+    return sum(len(cell.facts.slots) - cell.answered_count for cell in counted)
 
 
 def _by_name(
@@ -330,19 +470,19 @@ def _by_name(
     return found
 
 
-def _standing(group: _Group, known: _Board) -> Standing:
-    board, rubric, name = known.board, known.rubric, group.name
-    judged = sum(not given.verdict.failed for given in group.lazy)
+def _standing(group: _Group, found: _Ranking, rubric: Rubric, *, by: By) -> Standing:
+    board, name, facts = found.board, group.name, group.cells[0].facts
     ranked = list(board.estimate)
     place = ranked.index(name) + 1 if name in ranked else None
     ranks = board.rank_sets.get(name) if len(ranked) > 1 else None
+    sittings = (*group.lazy, *group.auto) if found.tier == "lazy" else group.auto
     return Standing(
         name=name,
         place=place,
         tied_for_first=place is not None and len(ranked) > 1 and name in board.tied_for_first,
-        tier=_tier(group, known.tiers),
-        verdicts=judged,
-        failures_drawn=len(group.lazy) - judged,
+        tier=_tier(group, found),
+        verdicts=len(group.ranking),
+        failures_drawn=group.failures,
         composite=board.estimate.get(name),
         against_best=_against_best(name, board),
         parts=_parts(group, rubric),
@@ -360,21 +500,23 @@ def _standing(group: _Group, known: _Board) -> Standing:
         auto_composite=_mean_composite(group.auto, rubric),
         rank_best=ranks.best if ranks else None,
         rank_worst=ranks.worst if ranks else None,
-        p_best=known.chances.get(name),
-        sittings=tuple(dict.fromkeys(given.sitting.facts.token for given in (*group.lazy, *group.auto))),
+        p_best=found.chances.get(name),
+        sittings=tuple(dict.fromkeys(given.sitting.facts.token for given in sittings)),
         prompt_tokens=_mean_metric(group.cells, "prompt_tokens"),
         output_tokens=_mean_metric(group.cells, "output_tokens"),
+        model=None if by == "prompt" else facts.model,
+        prompt=None if by == "model" else facts.prompt,
     )
 
 
-def _tier(group: _Group, tiers: Tiers) -> Tier:
-    if not group.lazy:
+def _tier(group: _Group, found: _Ranking) -> Tier:
+    if found.tier == "auto" or not group.lazy:
         return "auto" if group.auto else "none"
-    return "lazy+auto" if group.auto and tiers.slope else "lazy"
+    return "lazy+auto" if group.auto and found.tiers.slope else "lazy"
 
 
 def _parts(group: _Group, rubric: Rubric) -> dict[str, float]:
-    verdicts = [given.verdict for given in group.lazy if not given.verdict.failed]
+    verdicts = [given.verdict for given in group.ranking]
     if not verdicts:
         return {}
     scales = {scale.name: fmean(v.scores[scale.name] for v in verdicts) for scale in rubric.scales}

@@ -25,7 +25,17 @@ from tipbench.inert import make_inert_line
 from tipbench.judging.anchors import ANCHORS_PER_SITTING
 from tipbench.judging.draw import SECTION_ITEMS
 from tipbench.records import Pack
-from tipbench.stats import AutoJudge, CellVariance, Design, scenarios_needed, smallest_difference
+from tipbench.stats import (
+    AutoJudge,
+    CellVariance,
+    Design,
+    scenarios_needed,
+    smallest_difference,
+    spend_budget,
+    unsharpened_variance,
+    usual_variance,
+)
+from tipbench.stats.power import FEWEST_SCENARIOS
 
 PLAIN_STEP_BYTES = 20_000_000
 Report = Callable[[int, int], None]
@@ -147,6 +157,10 @@ class JudgingWork:
     n_tips: int
     seconds: float
     like: CellVariance | None
+    auto: AutoJudge | None = None
+    """The automatic judge as the gate asks it: `gate.require`."""
+    budget: int = 0
+    """Of lazy verdicts, 0 for every candidate."""
 
     @property
     def assumed(self) -> str:
@@ -156,7 +170,7 @@ class JudgingWork:
         seen = f"{self.like.variance:.2f} with {self.like.per_cell:.3g} verdicts a cell"
         return f"The variance of a cell is that of the earlier experiment: {seen}."
 
-    def variance(self, depth: int) -> float | None:
+    def variance(self, depth: float) -> float | None:
         """Of a cell with so many verdicts; None: the usual one."""
         return None if self.like is None else self.like.at(depth)
 
@@ -180,6 +194,8 @@ def print_seen(work: JudgingWork, say: Console, *, scenarios: int) -> None:
     table = _seen_table(work, scenarios)
     say.print(f"{work.arms} arms × {scenarios} scenarios × {work.n_tips} candidates", style="bold")
     say.print(table)
+    if work.budget:
+        say.print(_tell_budget(work, scenarios))
     say.print(
         "Scenarios are the sample: to see a smaller lead, take more of them before judging deeper.",
         style="dim",
@@ -192,7 +208,9 @@ def print_needed(work: JudgingWork, say: Console, *, difference: float, pack: Pa
     table = _needed_table(work, difference)
     say.print(f"{work.arms} arms, a lead of {difference:g} over the champion", style="bold")
     say.print(table)
-    say.print(f"The pack {pack.name!r} has {len(pack.scenarios)} scenarios.{_doubt(difference)}", style="dim")
+    say.print(
+        f"The pack {pack.name!r} has {len(pack.scenarios)} scenarios.{_doubt(work, difference)}", style="dim"
+    )
     say.print(work.assumed, style="dim")
 
 
@@ -200,7 +218,7 @@ def _seen_table(work: JudgingWork, scenarios: int) -> Table:
     lines: list[tuple[str, ...]] = []
     for depth in work.depths():
         design, blocks = Design(work.arms, scenarios, depth), scenarios * depth
-        both = smallest_difference(design, variance=work.variance(depth))
+        both = smallest_difference(design, variance=work.variance(depth), auto=work.auto)
         alone = smallest_difference(design, variance=work.variance(depth), auto=None)
         seen = f"{both:.2f}" if both < float("inf") else "none: the gate needs 4 scenarios"
         lines.append(
@@ -217,8 +235,30 @@ def _seen_table(work: JudgingWork, scenarios: int) -> Table:
     return _table(("verdicts a cell", "verdicts", *seen_by, "sittings", "judging"), lines)
 
 
+def _tell_budget(work: JudgingWork, scenarios: int) -> str:
+    """What a small lazy budget sees, with the automatic judge on everything and without."""
+    design = spend_budget(work.budget, arms=work.arms, scenarios=scenarios)
+    blocks = work.budget // work.arms
+    where = f"{blocks} blocks in {design.scenarios} scenarios"
+    made = f"A lazy budget of {work.budget} verdicts (gate.verdicts): {where}"
+    if design.scenarios < FEWEST_SCENARIOS:
+        least = FEWEST_SCENARIOS * work.arms
+        return f"{made}: the gate needs {FEWEST_SCENARIOS} scenarios, so {least} verdicts at least."
+    alone = unsharpened_variance(design.per_cell, work.n_tips)
+    sharpened = smallest_difference(design, variance=work.variance(design.per_cell), auto=work.auto)
+    plain = smallest_difference(
+        design,
+        variance=alone * (1.0 if work.like is None else work.like.at(1) / usual_variance(1)),
+        auto=None,
+    )
+    return (
+        f"{made}. Lead seen with 80 %: {sharpened:.2f} with the automatic judge on everything, "
+        f"{plain:.2f} without one; {work.sittings(blocks)} sittings, {work.time(blocks)}."
+    )
+
+
 def _needed_table(work: JudgingWork, difference: float) -> Table:
-    auto = AutoJudge() if _auto_can_agree(difference) else None
+    auto = work.auto if work.auto and _auto_can_agree(work.auto, difference) else None
     lines: list[tuple[str, ...]] = []
     for depth in work.depths():
         needed = scenarios_needed(
@@ -229,17 +269,17 @@ def _needed_table(work: JudgingWork, difference: float) -> Table:
     return _table(("verdicts a cell", "scenarios", "verdicts", "sittings", "judging"), lines)
 
 
-def _auto_can_agree(difference: float) -> bool:
-    """Whether the usual auto judge sees the better arm ahead often enough, given scenarios without end."""
-    return AutoJudge().agrees(difference) > POWER
+def _auto_can_agree(auto: AutoJudge, difference: float) -> bool:
+    """Whether the usual auto judge lets the better arm pass often enough, given scenarios without end."""
+    return auto.agrees(difference) > POWER
 
 
-def _doubt(difference: float) -> str:
-    if _auto_can_agree(difference):
+def _doubt(work: JudgingWork, difference: float) -> str:
+    if work.auto is None or _auto_can_agree(work.auto, difference):
         return ""
     return (
-        f" The usual auto judge sees a lead of {difference:g} in {AutoJudge().agrees(difference):.0%} only, "
-        "so the table is for the lazy tier alone."
+        f" The usual auto judge lets a lead of {difference:g} pass in {work.auto.agrees(difference):.0%} "
+        "only, so the table is for the lazy tier alone."
     )
 
 

@@ -19,16 +19,17 @@ from tipbench.show.numbers import (
 def format_markdown(report: Report) -> str:
     """The conclusion, the standings, what they rest on, and the remarks."""
     parts = [
-        f"# {_code(report.experiment)}",
+        f"# {_code(report.experiment)}" + (f": {report.mark}" if report.mark else ""),
         f"**{_code(conclude(report))}**",
-        f"Judged {report.judged} of {report.candidates} candidates"
-        f"{', judging closed' if report.judging_closed else ''}; rubric {_code(report.rubric)}, "
-        f"{report.lowest:g} to {report.highest:g}; {report.scenarios} complete scenarios.",
+        _say_judged(report),
         _code(report.tiers.said),
     ]
     if report.ranked:
         parts += ["## Standings", _standings(report)]
-    parts += ["## What they rest on", _verdicts(report)]
+    if any(line.cell_scores for line in report.standings):
+        parts += ["## Whole cells, scored elsewhere: not blind, not anchored", _cell_scores(report)]
+    if report.made_by_tipbench:
+        parts += ["## What they rest on", _verdicts(report)]
     if report.sittings:
         parts += ["## Sittings", _sittings(report)]
     if report.remarks:
@@ -36,19 +37,46 @@ def format_markdown(report: Report) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _say_judged(report: Report) -> str:
+    if not report.made_by_tipbench:
+        return f"Read only; rubric {_code(report.rubric)}; {report.scenarios} scenarios."
+    return (
+        f"Judged {report.judged} of {report.candidates} candidates"
+        f"{', judging closed' if report.judging_closed else ''}; rubric {_code(report.rubric)}, "
+        f"{report.lowest:g} to {report.highest:g}; {report.scenarios} complete scenarios."
+    )
+
+
 def _standings(report: Report) -> str:
     return _table(
-        ("place", report.by, "composite", "to the best [95 %]", "ranks", "P(best)"),
+        ("place", report.by, "model", "prompt", "composite", "to the best [95 %]", "ranks", "P(best)"),
         (
             (
                 show_place(line, report),
                 _code(line.name),
+                _code(line.model) if line.model else "",
+                _code(line.prompt) if line.prompt else "",
                 show_number(line.composite, ".2f"),
                 f"`{show_interval(line)}`",
                 show_ranks(line),
                 show_chance(line.p_best),
             )
             for line in report.ranked
+        ),
+    )
+
+
+def _cell_scores(report: Report) -> str:
+    names = list(dict.fromkeys(name for line in report.standings for name in line.cell_scores))
+    return _table(
+        (report.by, "scored cells", *names),
+        (
+            (
+                _code(line.name),
+                str(line.scored_cells),
+                *(show_number(line.cell_scores.get(name), ".2f") for name in names),
+            )
+            for line in report.standings
         ),
     )
 

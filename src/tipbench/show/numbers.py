@@ -1,13 +1,22 @@
 """What every outlet shows alike: the conclusion, and numbers as text."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 
 from tipbench.ranking.records import Report, Standing
 
 
 def conclude(report: Report) -> str:
-    """The answer in one sentence; a winner only if there is one."""
+    """The answer in one sentence, with the mark of the board; a winner only if there is one."""
+    answer = _conclude(report)
+    return f"{answer.removesuffix('.')} ({report.mark})." if report.mark else answer
+
+
+def _conclude(report: Report) -> str:
     ranked = report.ranked
+    if not report.made_by_tipbench:
+        name = shlex.quote(report.experiment)
+        return f"Not decided: another program made it. To judge it: tipbench import --experiment {name}"
     if report.winner is not None:
         return f"Winner: {report.winner}"
     if not report.judged and not ranked:

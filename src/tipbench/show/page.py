@@ -104,11 +104,15 @@ def _is_number(content: str) -> bool:
 
 def _tabulate_standings(report: Report) -> PageTable:
     plot = draw_standings(report, ticks=6)
-    headings = ("place", report.by, "composite", "behind the best", "difference [95 %]", "ranks", "P(best)")
+    numbers = ("composite", "behind the best", "difference [95 %]", "ranks", "P(best)")
+    # Of a board of models or prompts the other side is empty.
+    sides = ("model", "prompt") if report.by == "arm" else ()
+    headings = ("place", report.by, *sides, *numbers)
     rows = [
         (
             element("span", row.place, class_="badge") if row.first else row.place,
             _name(row.line),
+            *(make_inert_line(getattr(row.line, side) or "") for side in sides),
             show_number(row.line.composite, ".2f"),
             row.strip,
             _minus(row.interval),
@@ -118,7 +122,9 @@ def _tabulate_standings(report: Report) -> PageTable:
         for row in plot.rows
     ]
     caption = "The first line is compared with the second, all others with the first"
-    return PageTable(caption, headings, rows, named=1, foot=("", "", "", plot.axis, "", "", ""))
+    return PageTable(
+        caption, headings, rows, named=1, foot=("", "", *("" for _ in sides), "", plot.axis, "", "", "")
+    )
 
 
 def _tabulate_auto_means(report: Report) -> PageTable:

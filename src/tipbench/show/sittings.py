@@ -63,8 +63,8 @@ def tell_disagreement(found: "Disagreement") -> str:
     start = f"automatic against lazy, {found.pairs} pairs: bias {found.bias:+.2f}{spread}"
     if found.threshold is None:
         return f"{start}; too few for Δ: nothing is flagged"
-    origin = "set" if found.set_by_hand else "from the data"
-    return f"{start}, Δ {found.threshold:.2f} ({origin}), {found.flagged} flagged"
+    origin, of = ("set", "auto − lazy") if found.set_by_hand else ("from the data", "auto − lazy − bias")
+    return f"{start}, Δ {found.threshold:.2f} ({origin}) for {of}, {found.flagged} flagged"
 
 
 def tell_left(left: "LeftSitting", line: "SittingLine") -> list[str]:
@@ -86,23 +86,35 @@ def tell_left(left: "LeftSitting", line: "SittingLine") -> list[str]:
                 f"  tipbench compare --experiment {name}",
             ]
         case "refused":
-            return [
-                f"Handed in: {total} items, refused: too far from the anchors, tips with known scores that "
-                f"were hidden among yours ({_why(line.drift)}).",
-                "Your answers are kept. They count only if a person accepts them:",
-                f"  tipbench judge accept {sitting.token} --experiment {name} --reason …",
-            ]
+            first, *others = tell_refused(line, experiment=sitting.experiment)
+            return [f"Handed in: {total} items, {first}", *others]
         case _:
             return ["The sitting was closed before a block was complete: nothing of it counts."]
+
+
+def tell_refused(line: "SittingLine", *, experiment: str) -> list[str]:
+    """Why a sitting does not count, with the numbers, and who may let it. Never which items were anchors."""
+    if line.decision is not None:
+        why = f"refused by a person: {make_inert_line(line.decision.reason, limit=300)}."
+    else:
+        why = (
+            "refused: too far from the anchors, tips with known scores that were hidden among yours "
+            f"({_why(line.drift)})."
+        )
+    return [
+        why,
+        "Your answers are kept. They count only if a person accepts them:",
+        f"  tipbench judge accept {line.sitting} --experiment {shlex.quote(experiment)} --reason …",
+    ]
 
 
 def _why(drift: StoredDrift | None) -> str:
     if drift is None:
         return "no reason was stored"
     names = drift.alarms or ("offset",)
-    return "; ".join(
-        ALARMS[name].format(offset=drift.believed_offset, slope=drift.slope or 0.0) for name in names
-    )
+    reasons = [ALARMS[name].format(offset=drift.believed_offset, slope=drift.slope or 0.0) for name in names]
+    slope = "" if drift.slope is None else f", slope {drift.slope:.2f}"
+    return f"{'; '.join(reasons)}; mean difference {drift.offset:+.2f} ± {drift.se:.2f}{slope}"
 
 
 def print_judged(
@@ -160,7 +172,8 @@ def _print_agreement(report: "JudgesReport", say: Console) -> None:
     for found in report.disagreements:
         say.print(f"{found.experiment}: {tell_disagreement(found)}", markup=False)
     if report.flagged:
-        table = Table("flagged", "arm", "scenario", "candidate", "auto", "lazy", "judges")
+        columns = ("arm", "scenario", "candidate", "auto", "lazy", "auto − lazy", "less the bias", "judges")
+        table = Table(*columns, title="Flagged", title_justify="left")
         for flagged in report.flagged:
             table.add_row(*map(escape, _flagged_row(flagged)))
         say.print(table)
@@ -207,8 +220,8 @@ def _tell_noise(line: "NoiseLine") -> str:
 
 
 def _flagged_row(pair: "FlaggedPair") -> list[str]:
-    said = [f"{pair.auto:g}", f"{pair.lazy:g}", " / ".join(pair.judges)]
-    return [f"{pair.gap:+.1f}", pair.arm, pair.scenario, str(pair.candidate), *said]
+    said = [f"{pair.auto:g}", f"{pair.lazy:g}", f"{pair.difference:+.1f}", f"{pair.gap:+.1f}"]
+    return [pair.arm, pair.scenario, str(pair.candidate), *said, " / ".join(pair.judges)]
 
 
 def print_proposal(proposal: "AnchorProposal", say: Console) -> None:

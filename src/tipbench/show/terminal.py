@@ -36,17 +36,22 @@ _Column = tuple[str, Sequence[str]]
 
 def print_report(report: Report, console: Console) -> None:
     """The leaderboard for people: n and interval on every line, a winner only if there is one."""
+    mark = f"  [bold]{_line(report.mark)}[/bold]" if report.mark else ""
+    counts = f"judged {report.judged} of {report.candidates} candidates"
     console.print(
-        f"[bold]{_line(report.experiment)}[/bold]  judged {report.judged} of {report.candidates} candidates"
+        f"[bold]{_line(report.experiment)}[/bold]{mark}  {counts if report.made_by_tipbench else 'read only'}"
         f"{', judging closed' if report.judging_closed else ''}, rubric {_line(report.rubric)} "
-        f"({report.lowest:g} to {report.highest:g})"
+        + (f"({report.lowest:g} to {report.highest:g})" if report.made_by_tipbench else "")
     )
     console.print(report.tiers.said, markup=False)
     width = console.width
     shown = [*_standings_tables(report, width), *_parts_tables(report, width)] if report.ranked else []
     if report.sittings:
         shown += _verdicts_tables(report, width)
-    shown += _before_verdicts_tables(report, width)
+    if any(line.cell_scores for line in report.standings):
+        shown += _cell_scores_tables(report, width)
+    if report.made_by_tipbench:
+        shown += _before_verdicts_tables(report, width)
     for table in shown:
         console.print(table)
     if report.sittings:
@@ -65,13 +70,18 @@ def format_csv(report: Report) -> str:
     first = (report.by, "place", "tied_for_first", "verdicts", "failures_drawn", "composite")
     pair_of = ("compared_with", "difference", "low", "high")
     computed = (f"computed_{flag}" for flag in flags)
+    # Who ranks models has them in the first column.
+    sides = tuple(side for side in ("model", "prompt") if side != report.by)
     last = ("diversity", "latency_seconds", "tokens_per_second", "pinned")
     tiers = ("tier", "auto_verdicts", "auto_composite", "rank_best", "rank_worst", "p_best", "sittings")
-    tokens = ("prompt_tokens", "output_tokens")
-    names = (*first, *pair_of, *parts, "cells", "candidates", "answered", *computed, *last, *tiers, *tokens)
+    tokens = ("prompt_tokens", "output_tokens", "scored_cells", "cell_composite")
+    counts = ("cells", "candidates", "answered")
+    names = (*first, *pair_of, *parts, *counts, *computed, *last, *tiers, *tokens, *sides, "mark")
     writer.writerow(map(cell_for_csv, names))
     for line in report.standings:
-        writer.writerow(_csv_row(line, parts=parts, flags=flags))
+        side_of = {"model": line.model, "prompt": line.prompt}
+        row = _csv_row(line, parts=parts, flags=flags)
+        writer.writerow([*row, *(cell_for_csv(side_of[side] or "") for side in sides), report.mark])
     return out.getvalue()
 
 
@@ -92,6 +102,7 @@ def _csv_row(line: Standing, *, parts: Sequence[str], flags: Sequence[str]) -> l
         *("" if rank is None else rank for rank in (line.rank_best, line.rank_worst)),
         *(_decimals(line.p_best), cell_for_csv(" ".join(line.sittings))),
         *map(_decimals, (line.prompt_tokens, line.output_tokens)),
+        *(line.scored_cells, _decimals(line.cell_scores.get("composite"))),
     ]
 
 
@@ -137,6 +148,17 @@ def _parts_tables(report: Report, width: int) -> list[Table]:
     title = "Parts of the composite, mean over judged candidates"
     columns = [(part, [show_number(line.parts.get(part), ".2f") for line in report.ranked]) for part in parts]
     return _make_tables(report.by, report.ranked, title=title, columns=columns, width=width)
+
+
+def _cell_scores_tables(report: Report, width: int) -> list[Table]:
+    lines = [line for line in report.standings if line.cell_scores]
+    names = list(dict.fromkeys(name for line in lines for name in line.cell_scores))
+    columns = (
+        ("scored cells", [str(line.scored_cells) for line in lines]),
+        *((name, [show_number(line.cell_scores.get(name), ".2f") for line in lines]) for name in names),
+    )
+    title = "Means of whole cells, scored elsewhere: not blind, not anchored"
+    return _make_tables(report.by, lines, title=title, columns=columns, width=width)
 
 
 def _before_verdicts_tables(report: Report, width: int) -> list[Table]:
@@ -233,6 +255,7 @@ def _plan_line(report: GateReport) -> str:
         return f"{report.counted} lazy verdicts count; no look was spent"
     shares = ", ".join(f"{share:.0%}" for share in report.looks)
     plan = f"plan: looks at {shares} of {report.budget} lazy verdicts, level {report.alpha:g}"
+    plan += f", gate.require = {report.require}" if report.require else ""
     if report.look is None:
         return f"{plan}; {report.counted} count now; no look was spent"
     return f"{plan}; this is look {report.look}, with the {report.looked_at} that counted then"
@@ -249,6 +272,8 @@ def _next_lines(report: GateReport) -> list[str]:
     if found is None:
         if report.answer == "no" and report.look is not None:
             return ["Every planned look was taken. To ask again, collect into a new experiment."]
+        return []
+    if report.answer == "no" and report.look is None:
         return []
     more = f"{found.missing} more lazy verdicts" if found.missing else "no more verdicts: run it again"
     lines = [f"Look {found.look} needs {found.at}: {more}, {found.waiting} candidates wait."]

@@ -19,10 +19,13 @@ from tipbench.stats.power import (
     AutoJudge,
     CellVariance,
     Design,
+    SilentJudge,
     cell_variance,
     scenarios_needed,
     seeing_chance,
     smallest_difference,
+    spend_budget,
+    unsharpened_variance,
     usual_variance,
 )
 from tipbench.stats.scores import BadScores, Score, ScoreLike
@@ -46,6 +49,7 @@ __all__ = [
     "RuleResult",
     "Score",
     "ScoreLike",
+    "SilentJudge",
     "Spot",
     "Terms",
     "ac1",
@@ -64,6 +68,8 @@ __all__ = [
     "scenarios_needed",
     "seeing_chance",
     "smallest_difference",
+    "spend_budget",
     "spot_checks",
+    "unsharpened_variance",
     "usual_variance",
 ]

@@ -11,8 +11,11 @@ import numpy as np
 from tipbench.errors import UsageError
 from tipbench.stats.board import ROUNDING, Differences, compare_arms
 from tipbench.stats.power import usual_variance
-from tipbench.stats.quantiles import dunnett_quantile, look_levels
+from tipbench.stats.quantiles import dunnett_quantile, look_levels, t_quantile
 from tipbench.stats.scores import Bools, Cells, Floats, Ints, ScoreLike, Table, compute_cells, read_scores
+
+CONTRADICTION = 0.05
+"""How often a judge who sees two arms alike is taken to contradict, at most."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,10 @@ class Terms:
 
     margin: float = 0.0
     """How much better a challenger must be."""
-    require: Literal["both", "lazy"] = "both"
-    """Whether the auto judge must see it ahead too."""
+    require: Literal["agree", "both", "lazy"] = "both"
+    """What is asked of the auto judge: not to contradict, to see the challenger ahead too, or nothing."""
+    informative: bool = True
+    """Whether the auto judge agrees with the anchors: one who does not has nothing to contradict with."""
     scenarios: int = 4
     """Complete ones, at least."""
     challenger: Hashable | None = None
@@ -59,6 +64,8 @@ class GateDecision:
     auto_difference: float | None
     """Its lead by the auto judge."""
     rules: tuple[RuleResult, ...]
+    tiers: tuple[str, ...] = ("lazy",)
+    """Who had a say."""
 
 
 def gate(
@@ -125,33 +132,95 @@ class _Case:
 
     def auto_lead(self) -> Floats:
         """How far the auto judge sees each compared arm ahead of the champion; NaN where it cannot say."""
-        auto = self.cells.auto[np.ix_(self.found.arms, self.found.scenarios)]
-        ahead = auto - auto[self.champion]
-        both = np.isfinite(ahead)
-        counts = both.sum(axis=1)
-        sums = np.where(both, ahead, 0.0).sum(axis=1)
-        return np.divide(sums, counts, out=np.full(len(auto), np.nan), where=counts > 0)
+        return _mean_of_known(self._auto_ahead(self.found.scenarios))
+
+    def auto_reach(self) -> tuple[Floats, Floats]:
+        """The same over every scenario that it judged, and how far ahead each arm is at most.
+
+        Infinite where it judged too few scenarios to contradict anybody.
+        """
+        ahead = self._auto_ahead(np.arange(len(self.table.scenarios)))
+        lead, counts = _mean_of_known(ahead), np.isfinite(ahead).sum(axis=1)
+        squares = np.where(np.isfinite(ahead), (ahead - lead[:, None]) ** 2, 0.0).sum(axis=1)
+        df = np.maximum(counts - 1.0, 1.0)
+        error = np.sqrt(squares / df / np.maximum(counts, 1))
+        enough = counts >= self.terms.scenarios
+        return lead, np.where(enough, lead + t_quantile(1.0 - CONTRADICTION, df) * error, np.inf)
+
+    def _auto_ahead(self, scenarios: Ints) -> Floats:
+        auto = self.cells.auto[np.ix_(self.found.arms, scenarios)]
+        return auto - auto[self.champion]
+
+
+def _mean_of_known(values: Floats) -> Floats:
+    known = np.isfinite(values)
+    counts = known.sum(axis=1)
+    sums = np.where(known, values, 0.0).sum(axis=1)
+    return np.divide(sums, counts, out=np.full(len(values), np.nan), where=counts > 0)
+
+
+@dataclass(frozen=True)
+class _AutoSay:
+    """What the auto judge says of every compared arm: its lead, and whether it lets the arm pass."""
+
+    lead: Floats
+    most: Floats
+    passes: Bools
+    require: str
+
+    def speaks(self, arm: int) -> bool:
+        """Whether it has a say about this arm at all."""
+        if self.require == "agree":
+            return bool(np.isfinite(self.most[arm]))
+        return self.require == "both" and bool(np.isfinite(self.lead[arm]))
+
+    def detail(self, arm: int) -> str:
+        seen = float(self.lead[arm])
+        if self.require == "agree":
+            if not self.speaks(arm):
+                return "one tier: no automatic judge who agrees with the anchors has judged enough"
+            what = "does not contradict" if self.passes[arm] else "contradicts"
+            return (
+                f"the auto judge {what}: it sees it ahead by {seen:+.2f}, "
+                f"at most {self.most[arm]:+.2f} at level {CONTRADICTION:g}"
+            )
+        asked = "" if self.require == "both" else " (not required by setting)"
+        if math.isnan(seen):
+            return f"no auto scores to compare{asked}"
+        return f"the auto judge sees it {'ahead' if seen > 0 else 'not ahead'}: {seen:+.2f}{asked}"
+
+
+def _ask_auto(case: _Case) -> _AutoSay:
+    terms = case.terms
+    everybody = np.ones(len(case.found.arms), dtype=np.bool_)
+    if terms.require == "agree":
+        lead, most = case.auto_reach()
+        if not terms.informative:
+            most = np.full_like(most, np.inf)
+        return _AutoSay(lead, most, ~(most < -ROUNDING), terms.require)
+    lead = case.auto_lead()
+    passes = lead > ROUNDING if terms.require == "both" else everybody
+    return _AutoSay(lead, np.full_like(lead, np.inf), passes, terms.require)
 
 
 def _decide(case: _Case, *, planned: bool) -> GateDecision:
     terms = case.terms
-    bounds, auto = case.bounds(), case.auto_lead()
+    bounds, auto = case.bounds(), _ask_auto(case)
     challenger = np.arange(len(bounds)) != case.champion
     if terms.challenger is not None:
         challenger &= np.array(
             [case.table.arms[arm] == terms.challenger for arm in case.found.arms], np.bool_
         )
     ahead = challenger & (bounds > terms.margin + ROUNDING)
-    agreed = auto > ROUNDING
     enough = len(case.found.scenarios) >= terms.scenarios
-    fit = ahead & agreed if terms.require == "both" else ahead
+    fit = ahead & auto.passes
     promotable = fit if planned and enough else np.zeros_like(fit)
     best = _first(case.found.means, promotable, ahead, challenger)
     if best is None:
         who = "nobody" if terms.challenger is None else f"no verdicts for {terms.challenger!r}"
         rule = RuleResult("challenger", passed=False, detail=f"{who} to compare the champion with")
         return GateDecision(None, planned, case.level, None, None, None, None, (rule,))
-    lead, seen = float(case.found.lead[best, case.champion]), float(auto[best])
+    lead, seen = float(case.found.lead[best, case.champion]), float(auto.lead[best])
     name = case.table.arms[case.found.arms[best]]
     scenarios = len(case.found.scenarios)
     rules = (
@@ -163,7 +232,7 @@ def _decide(case: _Case, *, planned: bool) -> GateDecision:
             f"ahead by {lead:+.2f}, at least {bounds[best]:+.2f} at level {case.level:.4g}; "
             f"needed: more than {terms.margin:g}",
         ),
-        RuleResult("auto tier", bool(agreed[best]) or terms.require == "lazy", _auto_detail(seen, terms)),
+        RuleResult("auto tier", bool(auto.passes[best]), auto.detail(best)),
     )
     return GateDecision(
         promoted=name if promotable[best] else None,
@@ -174,14 +243,8 @@ def _decide(case: _Case, *, planned: bool) -> GateDecision:
         bound=float(bounds[best]),
         auto_difference=None if math.isnan(seen) else seen,
         rules=rules,
+        tiers=("lazy", "auto") if auto.speaks(best) else ("lazy",),
     )
-
-
-def _auto_detail(seen: float, terms: Terms) -> str:
-    asked = "" if terms.require == "both" else " (not required by setting)"
-    if math.isnan(seen):
-        return f"no auto scores to compare{asked}"
-    return f"the auto judge sees it {'ahead' if seen > 0 else 'not ahead'}: {seen:+.2f}{asked}"
 
 
 def _first(means: Floats, *choices: Bools) -> int | None:

@@ -22,12 +22,13 @@ class Design:
 
     arms: int
     scenarios: int
-    per_cell: int
+    per_cell: float
+    """On average: a budget need not go round the scenarios in whole."""
 
     @property
     def verdicts(self) -> int:
         """All lazy verdicts."""
-        return self.arms * self.scenarios * self.per_cell
+        return round(self.arms * self.scenarios * self.per_cell)
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,27 @@ class AutoJudge:
         return _below(self.steepness * difference / spread)
 
 
+@dataclass(frozen=True)
+class SilentJudge(AutoJudge):
+    """The same judge where it is only asked not to contradict."""
+
+    def agrees(self, difference: float, *, scenarios: float = math.inf) -> float:
+        """The chance that it does not see the better arm behind for certain."""
+        error = math.sqrt(2.0 * self.cell_variance / scenarios)
+        spread = math.sqrt(2.0 * (self.bias_sd**2 + self.cell_variance / scenarios))
+        return _below((self.steepness * difference + ONE_SIDED * error) / spread)
+
+
+ONE_SIDED = 1.645
+"""The normal quantile of 95 %: when a judge contradicts (`gating.CONTRADICTION`)."""
 USUAL_AUTO = AutoJudge()
+
+
+def spend_budget(verdicts: int, *, arms: int, scenarios: int) -> Design:
+    """The campaign that a budget of lazy verdicts makes: whole blocks, in as many scenarios as it reaches."""
+    blocks = verdicts // arms
+    reached = min(blocks, scenarios)
+    return Design(arms, reached, blocks / max(reached, 1))
 
 
 @dataclass(frozen=True)
@@ -65,6 +86,11 @@ class CellVariance:
 def usual_variance(per_cell: float) -> float:
     """The variance of a cell's value around arm and scenario, where no earlier experiment tells."""
     return 0.46 + 2.54 / per_cell
+
+
+def unsharpened_variance(per_cell: float, candidates: int) -> float:
+    """The same where no auto judge tells lucky draws from unlucky ones among the candidates of a cell."""
+    return usual_variance(per_cell) + 0.5 * max(0.0, 1.0 / per_cell - 1.0 / candidates)
 
 
 def cell_variance(scores: Iterable[ScoreLike]) -> CellVariance | None:

@@ -1,24 +1,24 @@
-"""MLflow over plain REST: one client, explicit time-outs, no redirects, credentials for one origin only."""
+"""MLflow over plain REST, and what its refusals mean."""
 
 import re
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple, TypeVar
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import httpx2
-from pydantic import ValidationError
 
-from tipbench.errors import TrackingRefused, TrackingUnavailable, UsageError
-from tipbench.tracking.runs import ErrorAnswer, MlflowReply, Nothing
+from tipbench.errors import TrackingRefused, TrackingUnavailable
+from tipbench.tracking.runs import ErrorAnswer, Nothing
+from tipbench.web import Body, Reply, WebClient, WebFailures, read_reply, shorten, split_credentials
 
 # What an answer of the server means when it is not what was asked for. Translated here and nowhere else.
 
 
-MAX_MESSAGE = 300
 TRY_AGAIN = frozenset({408, 425, 429})
 COLLISION = re.compile(r"^\([\w.]*(IntegrityError|UniqueViolation)\)", re.MULTILINE)
 """Two deliveries of the same facts met in the database (a late request, its repetition): MLflow answers the
@@ -41,6 +41,10 @@ class NotLetIn(TrackingRefused):
     """The server lets no call of ours in, or is not MLflow: nothing is wrong with what was sent."""
 
 
+class WrongHost(NotLetIn):
+    """The server refuses every call under the name we call it by."""
+
+
 def check_answer(response: httpx2.Response, *, url: str) -> None:
     """Returns if the server did what was asked.
 
@@ -50,10 +54,8 @@ def check_answer(response: httpx2.Response, *, url: str) -> None:
         NotLetIn: credentials, Host header, a redirect, or another program on this port.
     """
     status = response.status_code
-    if status < 300:
-        return
     if status < 400:
-        raise _redirected(response, url=url)
+        return
     if status >= 500 or status in TRY_AGAIN:
         raise _failing(response, url=url)
     raise _refused(response, url=url)
@@ -68,18 +70,12 @@ def stranger(url: str, *, saw: str) -> NotLetIn:
     )
 
 
-def shorten(message: str) -> str:
-    """The first line of a message, at most 300 characters: what follows can be SQL with the user's texts."""
-    first = message.strip().partition("\n")[0]
-    return first if len(first) <= MAX_MESSAGE else first[: MAX_MESSAGE - 1] + "…"
-
-
 def _failing(response: httpx2.Response, *, url: str) -> TrackingRefused | TrackingUnavailable:
     status = response.status_code
     if status == 503 and "--no-serve-artifacts" in response.text[:500]:
         return ArtifactsNotServed(f"MLflow at {url} does not pass artifacts on (--no-serve-artifacts)")
     # The message of a 5xx can hold SQL parameters, so the user's texts: only its code is shown.
-    answer = _read_error(response)
+    answer = read_reply(response, ErrorAnswer)
     code = f" {answer.error_code}" if answer else ""
     return TrackingUnavailable(
         f"MLflow at {url} answered {status}{code}", hint="Look at the server's own log."
@@ -87,7 +83,7 @@ def _failing(response: httpx2.Response, *, url: str) -> TrackingRefused | Tracki
 
 
 def _refused(response: httpx2.Response, *, url: str) -> TrackingRefused | TrackingUnavailable:
-    status, answer = response.status_code, _read_error(response)
+    status, answer = response.status_code, read_reply(response, ErrorAnswer)
     if status == 401:
         return NotLetIn(
             f"MLflow at {url} wants credentials, or other ones",
@@ -104,16 +100,9 @@ def _refused(response: httpx2.Response, *, url: str) -> TrackingRefused | Tracki
         return stranger(url, saw=f"{status} to {_call(response, url=url)}")
     if COLLISION.search(answer.message):
         return _failing(response, url=url)
-    return AnsweredNo(
-        f"MLflow refused {_call(response, url=url)}: {shorten(answer.message)}", code=answer.error_code
-    )
-
-
-def _read_error(response: httpx2.Response) -> ErrorAnswer | None:
-    try:
-        return ErrorAnswer.model_validate_json(response.content)
-    except ValidationError:
-        return None
+    # What follows the first line can be SQL with the user's texts.
+    said = shorten(answer.message.strip().partition("\n")[0])
+    return AnsweredNo(f"MLflow refused {_call(response, url=url)}: {said}", code=answer.error_code)
 
 
 def _call(response: httpx2.Response, *, url: str) -> str:
@@ -121,20 +110,11 @@ def _call(response: httpx2.Response, *, url: str) -> str:
     return f"{response.request.method} {path}"
 
 
-def _redirected(response: httpx2.Response, *, url: str) -> NotLetIn:
-    target = urlsplit(response.headers.get("location", ""))
-    place = f"{target.scheme}://{target.hostname}{target.path}" if target.hostname else repr(target.path)
-    return NotLetIn(
-        f"{url} redirects to {place}; redirects are not followed",
-        hint="Set MLFLOW_TRACKING_URI to the address of the MLflow server itself.",
-    )
-
-
-def _wrong_host(response: httpx2.Response, *, url: str) -> NotLetIn:
+def _wrong_host(response: httpx2.Response, *, url: str) -> WrongHost:
     sent = response.request.headers.get("host", "")
     name = sent if sent.endswith("]") else sent.rpartition(":")[0] or sent
     port = urlsplit(url).port or (443 if url.startswith("https") else 80)
-    return NotLetIn(
+    return WrongHost(
         f"MLflow at {url} is up but refuses every call made under the name {sent!r} "
         "(its --allowed-hosts does not list it)",
         hint="Set mlflow_host (TIPBENCH_MLFLOW_HOST) to a name that it allows, such as localhost:5000; "
@@ -142,9 +122,15 @@ def _wrong_host(response: httpx2.Response, *, url: str) -> NotLetIn:
     )
 
 
-A = TypeVar("A", bound=MlflowReply)
-Body = Mapping[str, object]
+A = TypeVar("A", bound=Reply)
 
+FAILURES = WebFailures(
+    setting="MLFLOW_TRACKING_URI",
+    name="MLflow",
+    error=TrackingUnavailable,
+    refused=NotLetIn,
+    if_absent="Start it, or unset MLFLOW_TRACKING_URI to use the local one that tipbench starts.",
+)
 API = "/api/2.0/mlflow/"
 TRACES = "/api/3.0/mlflow/traces"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
@@ -180,7 +166,6 @@ class LocalTimes(NamedTuple):
 
     @classmethod
     def read(cls) -> "LocalTimes":
-        """What they say now."""
         return cls(time.monotonic(), time.time())
 
     def since(self, earlier: "LocalTimes") -> float:
@@ -240,24 +225,18 @@ class Rest:
         limits: TimeLimits | None = None,
         read_times: Callable[[], LocalTimes] = LocalTimes.read,
     ) -> None:
-        self.url, in_url = split_url(url)
+        self.url, username, password = split_credentials(url, setting="the MLflow address")
         access = access or Access()
-        username = access.username or in_url.username
-        password = access.password or in_url.password or ""
+        username = access.username or username
+        password = access.password or password
         self._limits = limits or TimeLimits()
-        headers = {"Accept": "application/json"}
-        if access.host:
-            headers["Host"] = access.host
-        if access.token and not username:
+        headers = {"Host": access.host} if access.host else {}
+        if username:
+            headers["Authorization"] = "Basic " + b64encode(f"{username}:{password}".encode()).decode()
+        elif access.token:
             headers["Authorization"] = f"Bearer {access.token}"
-        self._client = httpx2.Client(
-            auth=(username, password) if username else None,
-            headers=headers,
-            timeout=self._timeout(self._limits.call_seconds),
-            follow_redirects=False,
-            # Loading certificates takes longer than most calls; plain HTTP has no use for them.
-            verify=self.url.startswith("https:"),
-            trust_env=False,
+        self._client = WebClient(
+            self.url, FAILURES, headers=headers, connect_seconds=self._limits.connect_seconds
         )
         self._clock = ServerClock(read_times)
 
@@ -292,13 +271,13 @@ class Rest:
 
     def get(self, call: str, answer: type[A], *, query: Mapping[str, str]) -> A:
         """The answer to a GET of MLflow's API."""
-        path = API + call + "?" + "&".join(f"{key}={quote(value, safe='')}" for key, value in query.items())
+        path = f"{API}{call}?{urlencode(query, quote_via=quote, safe='')}"
         return self._parse(self._send("GET", path), answer)
 
     def post(self, call: str, body: Body, answer: type[A]) -> A:
         """The answer to a POST of MLflow's API."""
         seconds = self._limits.search_seconds if call.endswith("/search") else self._limits.call_seconds
-        return self._parse(self._send("POST", API + call, body=body, seconds=seconds), answer)
+        return self._parse(self._send("POST", API + call, body, seconds=seconds), answer)
 
     def tell(self, call: str, body: Body) -> None:
         """A POST whose answer says nothing."""
@@ -306,11 +285,11 @@ class Rest:
 
     def put_trace(self, body: Body) -> None:
         """Stores a trace, or replaces the one of that id."""
-        self._send("POST", TRACES, body=body)
+        self._send("POST", TRACES, body)
 
     def put_artifact(self, path: str, text: str) -> None:
         """Stores a text under the server's artifact root."""
-        self._send("PUT", ARTIFACTS + quote(path), content=text.encode())
+        self._send("PUT", ARTIFACTS + quote(path), text.encode())
 
     def get_artifact(self, path: str) -> str:
         """A text under the server's artifact root."""
@@ -321,56 +300,23 @@ class Rest:
             raise stranger(self.url, saw=f"artifact {path!r} is not UTF-8 text") from error
 
     def close(self) -> None:
-        """Ends all connections."""
         self._client.close()
 
     def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Body | None = None,
-        content: bytes | None = None,
-        seconds: float | None = None,
+        self, method: str, path: str, body: Body | bytes | None = None, *, seconds: float | None = None
     ) -> httpx2.Response:
-        seconds = seconds or self._limits.call_seconds
         sent = self._clock.read_times()
-        response = self._translated(
-            lambda: self._client.request(
-                method, self.url + path, json=body, content=content, timeout=self._timeout(seconds)
-            ),
-            what=f"{method} {path.partition('?')[0]}",
-        )
+        response = self._client.send(method, path, body, seconds=seconds or self._limits.call_seconds)
         if date := _read_date(response):
             self._clock.learn(date, sent=sent)
         check_answer(response, url=self.url)
         return response
 
-    def _translated(self, send: Callable[[], httpx2.Response], *, what: str) -> httpx2.Response:
-        try:
-            return send()
-        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
-            raise UsageError(f"{self.url!r} is not the address of a server: {error}") from error
-        except httpx2.ConnectError as error:
-            raise TrackingUnavailable(
-                f"no MLflow server at {self.url}: {error}",
-                hint="Start it, or unset MLFLOW_TRACKING_URI to use the local one that tipbench starts.",
-            ) from error
-        except httpx2.TimeoutException as error:
-            raise TrackingUnavailable(f"MLflow at {self.url} did not answer {what} in time") from error
-        except httpx2.HTTPError as error:
-            raise TrackingUnavailable(
-                f"the connection to MLflow at {self.url} broke during {what}: {type(error).__name__}"
-            ) from error
-
     def _parse(self, response: httpx2.Response, answer: type[A]) -> A:
-        try:
-            return answer.model_validate_json(response.content)
-        except ValidationError as error:
-            raise stranger(self.url, saw=f"no such answer to {response.request.url.path}") from error
-
-    def _timeout(self, seconds: float) -> httpx2.Timeout:
-        return httpx2.Timeout(seconds, connect=min(seconds, self._limits.connect_seconds))
+        parsed = read_reply(response, answer)
+        if parsed is None:
+            raise stranger(self.url, saw=f"no such answer to {response.request.url.path}")
+        return parsed
 
 
 def _read_date(response: httpx2.Response) -> int:
@@ -379,29 +325,6 @@ def _read_date(response: httpx2.Response) -> int:
         return int(parsedate_to_datetime(response.headers.get("date", "")).timestamp() * 1000)
     except ValueError:
         return 0
-
-
-def split_url(url: str) -> tuple[str, Access]:
-    """The address in its one normal form, and the credentials that were written into it.
-
-    Raises:
-        UsageError: it is not the address of a server.
-    """
-    try:
-        parts = urlsplit(url.strip())
-        port = parts.port
-    except ValueError as error:
-        raise UsageError(f"the MLflow address is broken: {error}") from error
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise UsageError(
-            f"the MLflow address must begin with http:// or https://, not {parts.scheme!r}",
-            hint="Files and databases are reached through a server: mlflow server --backend-store-uri …",
-        )
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    if port is not None and port != {"http": 80, "https": 443}[parts.scheme]:
-        host += f":{port}"
-    normal = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
-    return normal, Access(username=unquote(parts.username or ""), password=unquote(parts.password or ""))
 
 
 # How often and how fast something is tried again.

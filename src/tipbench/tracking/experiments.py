@@ -35,22 +35,36 @@ class Experiments:
         with hold_lock(self._locks / f"{content_hash([self._rest.url, name])}.lock"):
             return call_patiently(lambda: self._find_or_create(name))
 
-    def find(self, name: str) -> Experiment:
-        """The experiment of that name.
+    def find(self, name: str, *, also_foreign: bool = False) -> Experiment:
+        """The experiment of that name; one that holds nothing of ours only if `also_foreign`.
 
         Raises:
             ExperimentNotFound: there is none; the hint names similar ones.
         """
         found = call_patiently(lambda: self._look_up(name))
-        if found is not None and (experiment := _active(found)).uid:
+        if found is not None and ((experiment := _active(found)).uid or also_foreign):
             return experiment
         names = [experiment.name for experiment in self.list_all()]
         similar = get_close_matches(name, names, n=5, cutoff=0.4) or names[:5]
         what = "holds nothing of tipbench" if found else "does not exist"
         raise ExperimentNotFound(
             f"experiment {name!r} {what} on {self._rest.url}",
-            hint=f"There is: {', '.join(similar)}" if similar else "Make one with: tipbench collect",
+            hint=(f"Did the original make it? tipbench import --experiment {name!r}. " if found else "")
+            + (f"There is: {', '.join(similar)}" if similar else "Make one with: tipbench collect"),
         )
+
+    def find_foreign(self, name: str) -> Experiment:
+        """The experiment of that name that another program made.
+
+        Raises:
+            ExperimentNotFound: there is none, or it is ours.
+        """
+        found = call_patiently(lambda: self._look_up(name))
+        if found is None:
+            return self.find(name)
+        if (experiment := _active(found)).uid:
+            raise ExperimentNotFound(f"experiment {name!r} is tipbench's own on {self._rest.url}")
+        return experiment
 
     def list_all(self, *, also_named: str = "") -> list[Experiment]:
         """Every experiment that holds something of ours, by name; and those whose name begins so."""

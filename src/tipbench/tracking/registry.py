@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from tipbench.tracking.client import AnsweredNo, Rest, call_patiently
-from tipbench.tracking.runs import MlflowReply
+from tipbench.web import Reply
 
 PROMPT_TAG = {"mlflow.prompt.is_prompt": "true"}
 """What makes a registered model a prompt."""
@@ -16,27 +16,27 @@ _GONE = "RESOURCE_DOES_NOT_EXIST"
 _THERE = "RESOURCE_ALREADY_EXISTS"
 
 
-class _Tag(MlflowReply):
+class _Tag(Reply):
     key: str
     value: str = ""
 
 
-class _AliasAnswer(MlflowReply):
+class _AliasAnswer(Reply):
     alias: str
     version: str
 
 
-class _EntryAnswer(MlflowReply):
+class _EntryAnswer(Reply):
     name: str
     tags: list[_Tag] = Field(default_factory=list[_Tag])
     aliases: list[_AliasAnswer] = Field(default_factory=list[_AliasAnswer])
 
 
-class _OneEntry(MlflowReply):
+class _OneEntry(Reply):
     registered_model: _EntryAnswer
 
 
-class _VersionAnswer(MlflowReply):
+class _VersionAnswer(Reply):
     version: str
     tags: list[_Tag] = Field(default_factory=list[_Tag])
 
@@ -44,7 +44,7 @@ class _VersionAnswer(MlflowReply):
         return PromptVersion(int(self.version), {tag.key: tag.value for tag in self.tags})
 
 
-class _ManyVersions(MlflowReply):
+class _ManyVersions(Reply):
     model_versions: list[_VersionAnswer] = Field(default_factory=list[_VersionAnswer])
     next_page_token: str = ""
 

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from tipbench.records import Record
+from tipbench.web import Reply
 
 EXPERIMENT_TAG = "tipbench.experiment"
 
@@ -34,29 +35,23 @@ class Experiment(Record):
     artifact_location: str
 
 
-class MlflowReply(BaseModel):
-    """An answer of MLflow's; what we do not read is ignored."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class Nothing(MlflowReply):
+class Nothing(Reply):
     """An answer that says nothing."""
 
 
-class _Text(MlflowReply):
+class _Text(Reply):
     key: str
     value: str = ""
 
 
-class _Number(MlflowReply):
+class _Number(Reply):
     key: str
     value: float = 0.0
     timestamp: int = 0
     step: int = 0
 
 
-class _Info(MlflowReply):
+class _Info(Reply):
     run_id: str
     run_name: str = ""
     status: str = ""
@@ -77,13 +72,13 @@ class _Info(MlflowReply):
         )
 
 
-class _Data(MlflowReply):
+class _Data(Reply):
     tags: list[_Text] = Field(default_factory=list[_Text])
     params: list[_Text] = Field(default_factory=list[_Text])
     metrics: list[_Number] = Field(default_factory=list[_Number])
 
 
-class RunAnswer(MlflowReply):
+class RunAnswer(Reply):
     """One run in MLflow's shape."""
 
     info: _Info
@@ -98,7 +93,7 @@ class RunAnswer(MlflowReply):
         )
 
 
-class _PlainData(MlflowReply):
+class _PlainData(Reply):
     """Plain pairs: records for the 30 values of each run would take three times as long to read."""
 
     tags: list[dict[str, str]] = Field(default_factory=list[dict[str, str]])
@@ -106,7 +101,7 @@ class _PlainData(MlflowReply):
     metrics: list[dict[str, float | str]] = Field(default_factory=list[dict[str, float | str]])
 
 
-class FoundRun(MlflowReply):
+class FoundRun(Reply):
     """One of many runs in MLflow's shape."""
 
     info: _Info
@@ -126,20 +121,20 @@ class FoundRun(MlflowReply):
         )
 
 
-class OneRun(MlflowReply):
+class OneRun(Reply):
     """Answer of `runs/create` and `runs/get`."""
 
     run: RunAnswer
 
 
-class ManyRuns(MlflowReply):
+class ManyRuns(Reply):
     """Answer of `runs/search`."""
 
     runs: list[FoundRun] = Field(default_factory=list[FoundRun])
     next_page_token: str = ""
 
 
-class ExperimentAnswer(MlflowReply):
+class ExperimentAnswer(Reply):
     """One experiment in MLflow's shape."""
 
     experiment_id: str
@@ -156,20 +151,20 @@ class ExperimentAnswer(MlflowReply):
         )
 
 
-class OneExperiment(MlflowReply):
+class OneExperiment(Reply):
     """Answer of `experiments/get` and `experiments/get-by-name`."""
 
     experiment: ExperimentAnswer
 
 
-class ManyExperiments(MlflowReply):
+class ManyExperiments(Reply):
     """Answer of `experiments/search`."""
 
     experiments: list[ExperimentAnswer] = Field(default_factory=list[ExperimentAnswer])
     next_page_token: str = ""
 
 
-class ErrorAnswer(MlflowReply):
+class ErrorAnswer(Reply):
     """What MLflow's own handlers say when they refuse."""
 
     error_code: str

@@ -3,10 +3,12 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from tipbench.errors import TrackingError, TrackingRefused, TrackingUnavailable
@@ -19,6 +21,7 @@ from tipbench.tracking.client import (
     Pace,
     Rest,
     TimeLimits,
+    WrongHost,
     call_patiently,
 )
 from tipbench.tracking.delivery import (
@@ -91,13 +94,21 @@ class Tracking:
         """
         return self._experiments.ensure(name)
 
-    def find_experiment(self, name: str) -> Experiment:
-        """The experiment of that name.
+    def find_experiment(self, name: str, *, also_foreign: bool = False) -> Experiment:
+        """The experiment of that name; one that another program made only if `also_foreign`.
 
         Raises:
             ExperimentNotFound: there is none; the hint names similar ones.
         """
-        return self._experiments.find(name)
+        return self._experiments.find(name, also_foreign=also_foreign)
+
+    def find_foreign(self, name: str) -> Experiment:
+        """The experiment of that name that another program made.
+
+        Raises:
+            ExperimentNotFound: there is none, or it is ours.
+        """
+        return self._experiments.find_foreign(name)
 
     def list_experiments(self, *, also_named: str = "") -> list[Experiment]:
         """Every experiment that holds something of ours, by name; and those whose name begins so."""
@@ -257,6 +268,7 @@ class Tracking:
 
 
 DEFAULT_URL = "http://localhost:5000"
+LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
 def open_tracking(
@@ -282,14 +294,28 @@ def open_tracking(
             password=settings.mlflow_password,
             token=settings.mlflow_token,
         )
-        rest, how, name = Rest(settings.mlflow_url, access=access, limits=limits), "as set", ""
-    elif answers_as_mlflow(default_url):
-        rest, how, name = Rest(default_url, limits=limits), "found there", ""
+        url, how, name = settings.mlflow_url, "as set", ""
+    elif found := find_default(default_url):
+        access, url, how, name = Access(), found, "found there", ""
     else:
         server = open_managed_folder(settings.home).start()
-        rest, how, name = Rest(server.url, limits=limits), "managed here", managed_name(server.server_id)
-    description = f"MLflow {_check_entry(rest)} at {rest.url} ({how})"
+        access, url, how, name = Access(), server.url, "managed here", managed_name(server.server_id)
+    rest, version = _enter(url, access, limits)
+    description = f"MLflow {version} at {rest.url} ({how})"
     return Tracking(rest, home=settings.home, description=description, new_id=_new_id, server=name, pace=pace)
+
+
+def peek_tracking(settings: Settings, *, limits: TimeLimits | None = None) -> str | None:
+    """The description of the server in force; None where one would have to be started first: nothing is.
+
+    Raises:
+        TrackingError: the server that is set does not answer, is not MLflow or does not let us in.
+    """
+    found = settings.mlflow_url or open_managed_folder(settings.home).find() or find_default(DEFAULT_URL)
+    if found is None:
+        return None
+    with open_tracking(settings, limits=limits, default_url=DEFAULT_URL) as tracking:
+        return tracking.description
 
 
 def open_managed_folder(home: Path) -> ManagedFolder:
@@ -297,15 +323,42 @@ def open_managed_folder(home: Path) -> ManagedFolder:
     return ManagedFolder(managed_folder(home), environ=os.environ, new_id=_new_id, report=_tell)
 
 
-def search_runs(experiment: str, url: str | None = None) -> list[Run]:
-    """All runs of an experiment with their raw numbers, in bulk.
+def search_runs(
+    experiment: str,
+    url: str | None = None,
+    *,
+    filter: str = "",  # noqa: A002 - MLflow's own word
+) -> list[Run]:
+    """The runs of an experiment that match an MLflow filter, with their raw numbers, in bulk.
+
+    The experiment may be anybody's: it is only read.
 
     Raises:
         ExperimentNotFound: there is no such experiment.
+        TrackingRefused: MLflow does not understand the filter.
         TrackingError: the server does not answer.
     """
     with open_tracking(read_settings({"mlflow_url": url})) as tracking:
-        return tracking.search_runs([tracking.find_experiment(experiment).id])
+        found = tracking.find_experiment(experiment, also_foreign=True)
+        return tracking.search_runs([found.id], filter)
+
+
+def _enter(url: str, access: Access, limits: TimeLimits | None) -> tuple[Rest, str]:
+    """A client that is let in, and the server's version."""
+    rest = Rest(url, access=access, limits=limits)
+    try:
+        return rest, _check_entry(rest)
+    except WrongHost as refused:
+        parts = urlsplit(rest.url)
+        if access.host or parts.hostname not in LOOPBACK:
+            raise
+        # The same machine by the name that most lists of allowed hosts have.
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        rest = Rest(url, access=replace(access, host=f"localhost:{port}"), limits=limits)
+        try:
+            return rest, _check_entry(rest)
+        except WrongHost:
+            raise refused from None
 
 
 def _check_entry(rest: Rest) -> str:
@@ -317,6 +370,11 @@ def _check_entry(rest: Rest) -> str:
         rest.close()
         raise
     return version
+
+
+def find_default(url: str) -> str | None:
+    """Where an MLflow server is when none is set: at the address, or below it as `--static-prefix` has it."""
+    return next((each for each in (url, f"{url}/mlflow") if answers_as_mlflow(each)), None)
 
 
 def answers_as_mlflow(url: str) -> bool:

@@ -1,15 +1,12 @@
 """The child process that holds one model: `python -m tipbench.engines.llamacpp.child SOCKET`.
 
-Its end is the proof that the weights are out of memory. Standard input is a pipe on which nothing is
-ever written: when it closes, whoever started us is gone or done, and the kernel ends us at once.
+Its end is the proof that the weights are out of memory. When whoever started it is gone or done, the kernel
+ends it at once.
 """
 
-import fcntl
 import importlib
 import os
 import secrets
-import select
-import signal
 import socket
 import sys
 import time
@@ -17,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from tipbench.engines.llamacpp.wire import LoadOrder, LoadReport, ModelAnswer, ModelQuestion
+from tipbench.processes import end_with_parent
 from tipbench.records import Generation, Sampling
 
 
@@ -44,7 +42,6 @@ class Library(Protocol):
 
 xllamacpp = cast(Library, importlib.import_module("xllamacpp"))
 
-LIFELINE = 0
 QUIET = 2
 SEEDS = 2**32 - 1
 """The engine takes 32 bits, and the highest value means a random seed."""
@@ -69,15 +66,6 @@ def main() -> None:
                 # No tidy shutdown: ending the process is quicker and frees the same memory.
                 os._exit(0)
             reply = answer(server, ModelQuestion.model_validate_json(line))
-
-
-def end_with_parent() -> None:
-    """From now on the end of the lifeline ends this process, even while C code holds the interpreter."""
-    signal.signal(signal.SIGIO, signal.SIG_DFL)
-    fcntl.fcntl(LIFELINE, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(LIFELINE, fcntl.F_SETFL, fcntl.fcntl(LIFELINE, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([LIFELINE], [], [], 0)[0]:
-        sys.exit("the parent was gone before the model was loaded")
 
 
 def make_parameters(order: LoadOrder) -> Any:

@@ -1,28 +1,18 @@
-"""The HTTP side of an Ollama server: one client, explicit time-outs, no redirects, errors in our words."""
+"""What an Ollama server is asked and answers, and what its refusals mean."""
 
 import json
 import shlex
 import time
-from collections.abc import Mapping
 from functools import cached_property
 from typing import TypeVar, cast
 
 import httpx2
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from tipbench.engines.lock import normalise_url
 from tipbench.errors import EngineError, EngineUnavailable, GenerationFailed, ModelMissing, ModelRefused
+from tipbench.web import Body, Reply, WebClient, WebFailures, normalise_url, read_reply, shorten
 
-# What an Ollama server says, as far as we use it.
-
-
-LONGEST_MESSAGE = 400
-
-
-class Reply(BaseModel):
-    """What the server sends; what we do not know of it is passed over, what is zero it leaves out."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
+# What an Ollama server says, as far as we use it. What is zero it leaves out.
 
 
 class Tag(Reply):
@@ -97,8 +87,7 @@ class Residents(Reply):
 
 def error_text(status: int, text: str) -> str:
     """Why the server refused, in its own words."""
-    shown = " ".join(_innermost(text).split())
-    return shown[:LONGEST_MESSAGE] or f"HTTP {status}"
+    return shorten(_innermost(text)) or f"HTTP {status}"
 
 
 def _innermost(text: str) -> str:
@@ -113,21 +102,27 @@ def _innermost(text: str) -> str:
     return _innermost(content) if isinstance(content, str) else text
 
 
-CONNECT_SECONDS = 5.0
 CALL_SECONDS = 30.0
 LOAD_SECONDS = 600.0
 PS_PAUSES_SECONDS = (0.1, 0.3, 1.0, 2.0)
-START = "Start it with: ollama serve"
 AGAIN = "Run the same command again: what is finished is kept."
-
-Body = Mapping[str, object]
-
 
 R = TypeVar("R", bound=Reply)
 
 
 class NoServer(EngineUnavailable):
     """Nothing listens at the address."""
+
+
+FAILURES = WebFailures(
+    setting="ollama_url",
+    name="Ollama",
+    error=EngineUnavailable,
+    absent=NoServer,
+    if_absent="Start it with: ollama serve",
+    if_slow=f"Is its machine overloaded, or does another client use it? {AGAIN}",
+    if_broken=f"Is it still running? {AGAIN}",
+)
 
 
 class OllamaApi:
@@ -138,15 +133,9 @@ class OllamaApi:
         self._timeout_seconds = timeout_seconds
 
     @cached_property
-    def _client(self) -> httpx2.Client:
-        return httpx2.Client(
-            follow_redirects=False,
-            # Nothing stays open between two calls: a server that was restarted meanwhile is no surprise.
-            limits=httpx2.Limits(max_keepalive_connections=0),
-            # Loading certificates takes longer than most calls; plain HTTP has no use for them.
-            verify=self.url.startswith("https:"),
-            trust_env=False,
-        )
+    def _client(self) -> WebClient:
+        # Nothing stays open between two calls: a server that was restarted meanwhile is no surprise.
+        return WebClient(self.url, FAILURES, keeps_alive=False)
 
     def version(self) -> str:
         """The server's version; development builds call themselves 0.0.0."""
@@ -206,34 +195,21 @@ class OllamaApi:
             "messages": [{"role": "user", "content": prompt}],
             "stream": False,
         }
-        answer = self._send("POST", "/api/chat", body=request, seconds=self._timeout_seconds)
+        answer = self._send("POST", "/api/chat", request, seconds=self._timeout_seconds)
         if answer.status_code == 400:
             raise GenerationFailed(f"{model!r}: {error_text(answer.status_code, answer.text)}")
         self._check(answer, model=model)
         return self._parse(answer, Chatted)
 
     def _post(self, path: str, body: Body, reply: type[R], *, model: str, seconds: float = CALL_SECONDS) -> R:
-        answer = self._send("POST", path, body=body, seconds=seconds)
+        answer = self._send("POST", path, body, seconds=seconds)
         self._check(answer, model=model)
         return self._parse(answer, reply)
 
     def _send(
-        self, method: str, path: str, *, body: Body | None = None, seconds: float = CALL_SECONDS
+        self, method: str, path: str, body: Body | None = None, *, seconds: float = CALL_SECONDS
     ) -> httpx2.Response:
-        timeout = httpx2.Timeout(seconds, connect=CONNECT_SECONDS)
-        try:
-            return self._client.request(method, self.url + path, json=body, timeout=timeout)
-        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            raise NoServer(f"no Ollama server at {self.url}", hint=START) from error
-        except httpx2.TimeoutException as error:
-            raise EngineUnavailable(
-                f"Ollama at {self.url} did not reply within {seconds:g} s",
-                hint=f"Is its machine overloaded, or does another client use it? {AGAIN}",
-            ) from error
-        except httpx2.HTTPError as error:
-            raise EngineUnavailable(
-                f"Ollama at {self.url} ended the connection: {error}", hint=f"Is it still running? {AGAIN}"
-            ) from error
+        return self._client.send(method, path, body, seconds=seconds)
 
     def _check(self, answer: httpx2.Response, *, model: str) -> None:
         """Turns a refusal concerning this model into our words."""
@@ -241,22 +217,18 @@ class OllamaApi:
             raise missing(model, where=self.url)
         if answer.status_code in {400, 403}:
             raise ModelRefused(f"Ollama refuses {model!r}: {error_text(answer.status_code, answer.text)}")
-        if answer.status_code >= 500:
-            raise EngineUnavailable(
-                f"Ollama at {self.url}: {error_text(answer.status_code, answer.text)}", hint=AGAIN
-            )
 
     def _parse(self, answer: httpx2.Response, reply: type[R]) -> R:
         if answer.status_code >= 500:
             raise EngineUnavailable(
                 f"Ollama at {self.url}: {error_text(answer.status_code, answer.text)}", hint=AGAIN
             )
-        try:
-            if answer.status_code == 200:
-                return reply.model_validate_json(answer.content)
-        except ValidationError as error:
-            raise self._stranger("not in its words") from error
-        raise self._stranger(f"with HTTP {answer.status_code}")
+        if answer.status_code != 200:
+            raise self._stranger(f"with HTTP {answer.status_code}")
+        parsed = read_reply(answer, reply)
+        if parsed is None:
+            raise self._stranger("not in its words")
+        return parsed
 
     def _stranger(self, how: str) -> EngineError:
         return EngineUnavailable(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tipbench.engines.llamacpp.gguf import Value, kv_bytes_per_token
-from tipbench.engines.lock import LeftBehind, MachineLock, is_loopback, lock_for_origin
+from tipbench.engines.lock import LeftBehind, MachineLock, lock_for_origin
 from tipbench.engines.machine import check_memory
 from tipbench.engines.ollama.api import NoServer, OllamaApi, OllamaModelInfo, Tag, missing
 from tipbench.engines.ollama.residency import (
@@ -22,6 +22,7 @@ from tipbench.engines.ollama.residency import (
 )
 from tipbench.errors import ModelRefused
 from tipbench.records import Model
+from tipbench.web import is_loopback
 
 Foreign = Literal["evict", "refuse"]
 

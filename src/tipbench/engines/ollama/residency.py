@@ -2,19 +2,15 @@
 
 import os
 import signal
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
-from tipbench.engines.lock import LeftBehind, is_loopback
+from tipbench.engines.lock import LeftBehind
 from tipbench.engines.machine import find_residents
-from tipbench.engines.ollama.api import Body, Chatted, NoServer, OllamaApi, OllamaResident
+from tipbench.engines.ollama.api import Chatted, NoServer, OllamaApi, OllamaResident
 from tipbench.engines.protocol import Schema, check_question
 from tipbench.errors import (
     EngineBusy,
@@ -24,7 +20,9 @@ from tipbench.errors import (
     ModelMissing,
     ModelRefused,
 )
+from tipbench.processes import Child
 from tipbench.records import Generation, Record, Sampling
+from tipbench.web import Body, is_loopback
 
 EVICT_SECONDS = 60.0
 LOOK_SECONDS = 0.1
@@ -352,7 +350,7 @@ class OllamaModel:
 
     def _body(self, sampling: Sampling, seed: int) -> Body:
         return {
-            "options": {**self._options, **sampling_options(sampling), "seed": seed % SEEDS},
+            "options": {**self._options, **sampling.for_ollama(), "seed": seed % SEEDS},
             "think": False,
             # Rather a failure than an answer to half of the question.
             "truncate": False,
@@ -367,22 +365,6 @@ class OllamaModel:
             raise ModelMissing(f"{error.message} any more", get=error.get) from error
         except EngineUnavailable as error:
             raise EngineUnavailable(f"{self._name!r}: {error.message}", hint=error.hint) from error
-
-
-def sampling_options(sampling: Sampling) -> dict[str, object]:
-    """Every option by its name here: the defaults differ between versions, and model files change them."""
-    return {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": sampling.min_p,
-        "typical_p": 1.0,
-        "repeat_penalty": sampling.repeat_penalty,
-        "repeat_last_n": 64,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "num_predict": sampling.max_tokens,
-    }
 
 
 def _generation(name: str, chatted: Chatted) -> Generation:
@@ -407,9 +389,7 @@ def _generation(name: str, chatted: Chatted) -> Generation:
 
 # The process that unloads: `python -m tipbench.engines.ollama.residency SEAT`, started beside every load.
 # An Ollama server goes on holding a model when the command that loaded it is killed. The keeper outlives
-# that command: it has the engine lock too, and lets go of it only when the model is out of memory. Its
-# standard input is a pipe on which nothing is ever written: when it closes, whoever started us is done or
-# gone.
+# that command: it has the engine lock too, and lets go of it only when the model is out of memory.
 
 
 MODULE = "tipbench.engines.ollama.residency"
@@ -428,49 +408,30 @@ def unload_afterwards(seat: HeldModel, *, lock: int, report: Callable[[str], Non
     Raises:
         EngineUnavailable: it is still in memory after a while.
     """
-    with tempfile.TemporaryFile() as words:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", MODULE, seat.model_dump_json()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=words,
-            pass_fds=(lock,),
-            # Ctrl-C goes to the whole process group: the keeper has still work to do then.
-            start_new_session=True,
-        )
+    with Child(MODULE, seat.model_dump_json(), keeps=(lock,), may_outlive=True) as keeper:
         try:
             yield
         except BaseException:
-            failure = _finish(process, words, seat)
-            if failure:
+            if failure := _finish(keeper, seat):
                 report(f"{failure.message} · {failure.hint}")
             raise
-        failure = _finish(process, words, seat)
-        if failure:
+        if failure := _finish(keeper, seat):
             raise failure
 
 
-def _finish(
-    process: "subprocess.Popen[bytes]", words: IO[bytes], seat: HeldModel
-) -> EngineUnavailable | None:
+def _finish(keeper: Child, seat: HeldModel) -> EngineUnavailable | None:
     """Tells the keeper to begin and waits for it; what went wrong, if anything did."""
-    if process.stdin:
-        process.stdin.close()
-    try:
-        code = process.wait(PATIENCE_SECONDS)
-    except subprocess.TimeoutExpired:
-        # Somebody has to take note of its end.
-        threading.Thread(target=process.wait, daemon=True).start()
+    code = keeper.end(PATIENCE_SECONDS)
+    if code is None:
         return EngineUnavailable(
             f"{seat.model!r} is still in the memory of Ollama at {seat.url}",
             hint="The engine stays locked until it is gone. Restart that server to free it at once.",
         )
     if code == 0:
         return None
-    words.seek(0)
-    said = words.read().decode(errors="replace").strip().splitlines()
+    said = keeper.last_lines(1) or [f"exit code {code}"]
     return EngineUnavailable(
-        f"unloading {seat.model!r} could not be verified: {said[-1] if said else f'exit code {code}'}",
+        f"unloading {seat.model!r} could not be verified: {said[0]}",
         hint=f"Look at what Ollama at {seat.url} has in memory with: ollama ps",
     )
 

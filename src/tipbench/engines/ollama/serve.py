@@ -1,30 +1,18 @@
-"""An `ollama serve` of our own: nobody else's models, one at a time, gone when we are.
+"""An `ollama serve` of our own: nobody else's models, one at a time, gone when we are."""
 
-As a program, `python -m tipbench.engines.ollama.serve COMMAND…` runs the server in a process group of its own
-and ends the whole group when its standard input closes, that is when whoever started it is done or gone.
-"""
-
-import os
-import select
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
-from typing import IO
 
+from tipbench import processes
 from tipbench.engines.ollama.api import NoServer, OllamaApi
 from tipbench.errors import EngineUnavailable
+from tipbench.processes import Child
 
-MODULE = "tipbench.engines.ollama.serve"
 START_SECONDS = 60.0
-END_SECONDS = 15.0
 LOOK_SECONDS = 0.1
-TAIL_BYTES = 1000
+LAST_LINES = 10
 SAFE = {
     # Never a second model, and no second context for the first one.
     "OLLAMA_MAX_LOADED_MODELS": "1",
@@ -50,65 +38,19 @@ def start_ollama_serve(environment: Mapping[str, str]) -> Generator[str]:
             "there is no `ollama` to start a server of our own with",
             hint="Install Ollama, or unset ollama_serve and set ollama_url to a server.",
         )
-    address = f"127.0.0.1:{_free_port()}"
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", MODULE, command, "serve"],
-            env={**environment, **SAFE, "OLLAMA_HOST": address},
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            # Ctrl-C goes to the whole process group: the server is ours to end, not the terminal's.
-            start_new_session=True,
-        )
-        try:
-            _wait_for_start(OllamaApi(f"http://{address}"), process, log)
-            yield f"http://{address}"
-        finally:
-            if process.stdin:
-                process.stdin.close()
-            process.wait()
+    address = f"127.0.0.1:{processes.free_port()}"
+    environment = {**environment, **SAFE, "OLLAMA_HOST": address}
+    with Child(processes.MODULE, command, "serve", environment=environment) as server:
+        _wait_for_start(OllamaApi(f"http://{address}"), server)
+        yield f"http://{address}"
 
 
-def _wait_for_start(api: OllamaApi, process: "subprocess.Popen[bytes]", log: IO[bytes]) -> None:
+def _wait_for_start(api: OllamaApi, server: Child) -> None:
     end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and process.poll() is None:
+    while time.monotonic() < end and server.is_running():
         with suppress(NoServer):
             api.version()
             return
         time.sleep(LOOK_SECONDS)
-    log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
-    words = log.read().decode(errors="replace").strip()
+    words = "\n".join(server.last_lines(LAST_LINES))
     raise EngineUnavailable(f"`ollama serve` does not start; its last words:\n{words}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def main() -> None:
-    """Runs the server until it ends by itself or nobody needs it any more."""
-    server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
-    while server.poll() is None:
-        if select.select([sys.stdin], [], [], LOOK_SECONDS)[0]:
-            end_group(server)
-    # A runner outlives a server that was killed.
-    with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
-    sys.exit(server.returncode)
-
-
-def end_group(server: "subprocess.Popen[bytes]") -> None:
-    """Asks the server to end, which unloads its models, and insists after a while."""
-    server.terminate()
-    try:
-        server.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,21 +1,18 @@
-"""The HTTP side of an OpenAI-compatible server: one client, explicit time-outs, no redirects, one key."""
+"""What an OpenAI-compatible server is asked and answers, with which key, and what its refusals mean."""
 
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Self, TypeVar
-from urllib.parse import urlsplit
 
 import httpx2
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BeforeValidator, ValidationError
 
-from tipbench.engines.lock import is_loopback, normalise_url, origin_of
-from tipbench.errors import EngineUnavailable, UsageError
+from tipbench.errors import EngineUnavailable
+from tipbench.web import Body, Credential, Reply, WebClient, WebFailures, find_credential
 
-# Which key goes to which server. A key belongs to one origin: the one named beside it in the environment.
-# The address may come from a file in the current folder, which somebody else may have written. So it
-# never decides where a key goes.
+# Which key goes to which server.
 
 
 OWN_KEY, OWN_URL = "TIPBENCH_OPENAI_KEY", "TIPBENCH_OPENAI_URL"
@@ -27,53 +24,15 @@ KEY_HINT = (
 )
 
 
-@dataclass(frozen=True)
-class ApiKey:
-    """A key, the variable it came from, and the only origin it may be sent to."""
-
-    variable: str
-    origin: str
-    value: str = field(repr=False)
-
-    def header_for(self, url: str) -> dict[str, str]:
-        """The header that carries the key; none for any other origin than its own."""
-        return {"Authorization": f"Bearer {self.value}"} if origin_of(url) == self.origin else {}
-
-
-def find_key(url: str, environ: Mapping[str, str]) -> ApiKey | None:
+def find_key(url: str, environ: Mapping[str, str]) -> Credential | None:
     """The key for the server at this address, if the environment has one for its origin.
 
     Raises:
         UsageError: the key is not one, or would cross the network unencrypted.
     """
-    for variable, home in (
-        (OWN_KEY, environ.get(OWN_URL)),
-        (GENERAL_KEY, environ.get(GENERAL_URL) or GENERAL_DEFAULT),
-    ):
-        value = environ.get(variable, "").strip()
-        if value and home and _same_origin(url, home):
-            return ApiKey(variable, origin_of(url), _checked(value, variable=variable, url=url))
-    return None
-
-
-def _same_origin(url: str, home: str) -> bool:
-    try:
-        return origin_of(normalise_url(home, setting="")) == origin_of(url)
-    except UsageError:
-        # An address that we cannot read is not the origin of any server that we ask.
-        return False
-
-
-def _checked(value: str, *, variable: str, url: str) -> str:
-    # Said here, without the value: the HTTP library would print it.
-    if not (value.isascii() and value.isprintable() and " " not in value):
-        raise UsageError(f"{variable} holds characters that no key has", hint="Was it copied completely?")
-    if url.startswith("http:") and not is_loopback(url):
-        raise UsageError(
-            f"{variable} is not sent to {origin_of(url)}: anybody on the way could read it",
-            hint="Use https, or a tunnel to localhost and openai_local = false; or unset the key.",
-        )
-    return value
+    homes = {OWN_KEY: environ.get(OWN_URL), GENERAL_KEY: environ.get(GENERAL_URL) or GENERAL_DEFAULT}
+    hint = "Use https, or a tunnel to localhost and openai_local = false; or unset the key."
+    return find_credential(url, homes, environ, hint=hint)
 
 
 # What an OpenAI-compatible server sends, as far as we use it.
@@ -89,33 +48,27 @@ def _as_unicode(text: object) -> object:
 Text = Annotated[str, BeforeValidator(_as_unicode)]
 
 
-class OpenAiReply(BaseModel):
-    """What a server sends; what we do not know of it is passed over."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class OpenAiWeights(OpenAiReply):
+class OpenAiWeights(Reply):
     """What a llama.cpp server says about the model it has loaded."""
 
     n_params: int | None = None
     size: int | None = None
 
 
-class Offer(OpenAiReply):
+class Offer(Reply):
     """One entry of the server's list of models."""
 
     id: Text
     meta: OpenAiWeights | None = None
 
 
-class Offers(OpenAiReply):
+class Offers(Reply):
     """The server's list of models."""
 
     data: tuple[Offer, ...]
 
 
-class OpenAiMessage(OpenAiReply):
+class OpenAiMessage(Reply):
     """What the model said; `reasoning_content` or `reasoning` is what it only thought."""
 
     content: Text | None = None
@@ -124,21 +77,21 @@ class OpenAiMessage(OpenAiReply):
     reasoning: Text | None = None
 
 
-class ReplyChoice(OpenAiReply):
+class ReplyChoice(Reply):
     """One answer, and why it ended."""
 
     message: OpenAiMessage
     finish_reason: str | None = None
 
 
-class Usage(OpenAiReply):
+class Usage(Reply):
     """How long question and answer are."""
 
     prompt_tokens: int
     completion_tokens: int
 
 
-class Completion(OpenAiReply):
+class Completion(Reply):
     """The reply to a question."""
 
     choices: tuple[ReplyChoice, ...]
@@ -146,7 +99,7 @@ class Completion(OpenAiReply):
     seconds: float = 0.0
 
 
-class Trouble(OpenAiReply):
+class Trouble(Reply):
     """What a server says when it says no."""
 
     message: Text = ""
@@ -155,7 +108,7 @@ class Trouble(OpenAiReply):
     type: str | None = None
 
 
-class Failed(OpenAiReply):
+class Failed(Reply):
     """The body of an error."""
 
     error: Trouble | Text
@@ -163,13 +116,19 @@ class Failed(OpenAiReply):
 
 PAUSES_SECONDS = (1.0, 3.0, 8.0)
 LONGEST_PAUSE_SECONDS = 60.0
-CONNECT_SECONDS = 5.0
 LIST_SECONDS = 20.0
-MAX_MESSAGE = 300
 NOT_THERE = frozenset({404, 405, 501})
 TRY_AGAIN = frozenset({408, 425, 429})
 QUOTA_USED_UP = "insufficient_quota"
 AGAIN = "Run the same command again when it answers: what is finished is kept."
+FAILURES = WebFailures(
+    setting="openai_url",
+    name="",
+    error=EngineUnavailable,
+    if_absent=f"Start it, or set openai_url to where it is. {AGAIN}",
+    if_slow=AGAIN,
+    if_broken=AGAIN,
+)
 
 
 @dataclass(frozen=True)
@@ -189,7 +148,7 @@ class _Setback:
     final: bool = False
 
 
-R = TypeVar("R", bound=OpenAiReply)
+R = TypeVar("R", bound=Reply)
 
 
 @dataclass(frozen=True)
@@ -197,7 +156,7 @@ class OpenAiAccess:
     """How to reach a server: its address, its key, how long to wait for an answer, how to pause."""
 
     url: str
-    key: ApiKey | None = None
+    key: Credential | None = None
     timeout_seconds: float = 300.0
     sleep: Callable[[float], None] = time.sleep
 
@@ -209,13 +168,7 @@ class OpenAiServer:
         self.url = url = access.url
         self._key = key = access.key
         self._access = access
-        self._client = httpx2.Client(
-            headers={"Accept": "application/json"} | (key.header_for(url) if key else {}),
-            follow_redirects=False,
-            # Loading certificates takes longer than most calls; plain HTTP has no use for them.
-            verify=url.startswith("https:"),
-            trust_env=False,
-        )
+        self._client = WebClient(url, FAILURES, headers=key.header_for(url) if key else None)
 
     def __enter__(self) -> Self:
         return self
@@ -245,49 +198,30 @@ class OpenAiServer:
         Raises:
             EngineUnavailable: it does not answer, does not let us in, or is no such server.
         """
-        response = self._send(
-            "POST", "/chat/completions", body=question, seconds=self._access.timeout_seconds, patient=patient
-        )
+        seconds = self._access.timeout_seconds
+        response = self._send("POST", "/chat/completions", question, seconds=seconds, patient=patient)
         if response.status_code >= 400 or _read(response, Failed) is not None:
             return self._refusal(response)
         completion = self._parse(response, Completion)
         return completion.model_copy(update={"seconds": response.elapsed.total_seconds()})
 
     def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Mapping[str, object] | None = None,
-        seconds: float,
-        patient: bool,
+        self, method: str, path: str, body: Body | None = None, *, seconds: float, patient: bool
     ) -> httpx2.Response:
         pauses = list(PAUSES_SECONDS) if patient else []
-        timeout = httpx2.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS))
         while True:
-            outcome = self._attempt(
-                lambda: self._client.request(method, self.url + path, json=body, timeout=timeout),
-                seconds=seconds,
-            )
+            outcome = self._attempt(lambda: self._client.send(method, path, body, seconds=seconds))
             if isinstance(outcome, httpx2.Response):
                 return outcome
             if outcome.final or not pauses:
                 raise outcome.error
             self._access.sleep(max(pauses.pop(0), outcome.pause_seconds))
 
-    def _attempt(self, send: Callable[[], httpx2.Response], *, seconds: float) -> httpx2.Response | _Setback:
+    def _attempt(self, send: Callable[[], httpx2.Response]) -> httpx2.Response | _Setback:
         try:
             response = send()
-        except httpx2.InvalidURL as error:
-            raise UsageError(f"openai_url is not the address of a server: {error}") from error
-        except httpx2.ConnectError as error:
-            hint = f"Start it, or set openai_url to where it is. {AGAIN}"
-            return _Setback(EngineUnavailable(f"no server at {self.url}: {error}", hint=hint))
-        except httpx2.TimeoutException:
-            return _Setback(EngineUnavailable(f"{self.url} did not answer within {seconds:g} s", hint=AGAIN))
-        except httpx2.HTTPError as error:
-            kind = type(error).__name__
-            return _Setback(EngineUnavailable(f"the connection to {self.url} broke: {kind}", hint=AGAIN))
+        except EngineUnavailable as error:
+            return _Setback(error)
         if response.status_code >= 500 and response.status_code not in NOT_THERE:
             return self._setback(response)
         if response.status_code in TRY_AGAIN:
@@ -305,33 +239,20 @@ class OpenAiServer:
         return _Setback(EngineUnavailable(text, hint=AGAIN), pause_seconds=pause, final=final)
 
     def _check_let_in(self, response: httpx2.Response) -> None:
-        status = response.status_code
-        if 300 <= status < 400:
-            target = urlsplit(response.headers.get("location", ""))
-            place = f"{target.scheme}://{target.hostname}" if target.hostname else repr(target.path)
-            raise EngineUnavailable(
-                f"{self.url} redirects to {self._shown(place)}; redirects are not followed",
-                hint="Set openai_url to the address of the server itself.",
-            )
-        if status in {401, 403}:
+        if response.status_code in {401, 403}:
             # Never the server's own words here: some repeat parts of the key.
             sent = f"the key of {self._key.variable} was sent" if self._key else "no key was sent"
-            raise EngineUnavailable(f"{self.url} does not let us in ({status}); {sent}", hint=KEY_HINT)
+            raise EngineUnavailable(
+                f"{self.url} does not let us in ({response.status_code}); {sent}", hint=KEY_HINT
+            )
 
     def _refusal(self, response: httpx2.Response) -> OpenAiRefusal:
         failed = _read(response, Failed)
         trouble = failed.error if failed else response.text
         if isinstance(trouble, str):
             trouble = Trouble(message=trouble)
-        shown = self._shown(trouble.message)
+        shown = self._client.words(trouble.message)
         return OpenAiRefusal(response.status_code, trouble.model_copy(update={"message": shown}))
-
-    def _shown(self, text: str) -> str:
-        """The server's words, short enough for a line and without the key, in case it repeats it."""
-        text = " ".join(text.split())
-        if self._key:
-            text = text.replace(self._key.value, "[key]")
-        return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
 
     def _parse(self, response: httpx2.Response, reply: type[R]) -> R:
         parsed = _read(response, reply)

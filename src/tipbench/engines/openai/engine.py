@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 
-from tipbench.engines.lock import MachineLock, is_loopback, lock_for_origin, normalise_url
+from tipbench.engines.lock import MachineLock, lock_for_origin
 from tipbench.engines.openai.api import (
     Completion,
     Offer,
@@ -19,6 +19,7 @@ from tipbench.engines.protocol import Schema, check_question
 from tipbench.errors import EngineUnavailable, GenerationFailed, ModelRefused
 from tipbench.records import Generation, Model, Sampling, content_hash
 from tipbench.settings import Settings
+from tipbench.web import is_loopback, normalise_url
 
 # One model behind an OpenAI-compatible server: every sampling parameter is sent, if the server takes it.
 
@@ -98,7 +99,6 @@ class OpenAiModel:
                 "messages": [message],
                 "stream": False,
                 self._token_limit: sampling.max_tokens,
-                "temperature": sampling.temperature,
                 **self._options(sampling, seed=seed),
                 **_form(schema),
             }
@@ -109,15 +109,7 @@ class OpenAiModel:
             self._adapt(reply)
 
     def _options(self, sampling: Sampling, *, seed: int) -> dict[str, float]:
-        options = {
-            "top_p": sampling.top_p,
-            "seed": seed % SEEDS,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "top_k": sampling.top_k,
-            "min_p": sampling.min_p,
-            "repeat_penalty": sampling.repeat_penalty,
-        }
+        options = {**sampling.for_openai(), "seed": seed % SEEDS}
         return {name: value for name, value in options.items() if name not in self._left_out}
 
     def _adapt(self, refusal: OpenAiRefusal) -> None:

@@ -1,21 +1,20 @@
-"""Airflow's REST API: one address, no redirects, credentials for it only."""
+"""Airflow's REST API, and what its refusals mean."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode
 
 import httpx2
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.settings import Settings
+from tipbench.web import Body, Reply, WebClient, WebFailures, read_reply, shorten, split_credentials
 
 DAG = "bench_collect"
 API = "/api/v2"
 SECONDS = 10.0
 PAGE = 100
-SAID = 300
 
 
 class AirflowError(TipbenchError):
@@ -29,57 +28,62 @@ class AirflowUnavailable(AirflowError):
 class AirflowRefused(AirflowError):
     """It understood and said no: repeating does not help."""
 
-    def __init__(self, message: str, *, status: int, hint: str = "") -> None:
+    def __init__(self, message: str, *, status: int = 0, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.status = status
 
 
-class AirflowReply(BaseModel):
-    """What Airflow answers, of which we read a part."""
+IS_IT_THERE = "Is its API server running, and is airflow_url its address?"
+FAILURES = WebFailures(
+    setting="airflow_url",
+    name="Airflow",
+    error=AirflowUnavailable,
+    refused=AirflowRefused,
+    if_absent=IS_IT_THERE,
+    if_slow=IS_IT_THERE,
+    if_broken=IS_IT_THERE,
+)
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+A = TypeVar("A", bound=Reply)
 
 
-A = TypeVar("A", bound=AirflowReply)
-
-
-class Tag(AirflowReply):
+class Tag(Reply):
     """A word on a DAG."""
 
     name: str
 
 
-class Dag(AirflowReply):
+class Dag(Reply):
     """The DAG as Airflow knows it."""
 
     is_paused: bool
     tags: tuple[Tag, ...] = ()
 
 
-class DagRun(AirflowReply):
+class DagRun(Reply):
     """One run: queued, running, success or failed."""
 
     dag_run_id: str
     state: str
 
 
-class TaskInstance(AirflowReply):
+class TaskInstance(Reply):
     """One task of a run, or one of several that a task was mapped to."""
 
     task_id: str
     state: str | None = None
 
 
-class _Token(AirflowReply):
+class _Token(Reply):
     access_token: str
 
 
-class _Tasks(AirflowReply):
+class _Tasks(Reply):
     task_instances: tuple[TaskInstance, ...]
     total_entries: int
 
 
-class _Nothing(AirflowReply):
+class _Nothing(Reply):
     """An answer that nobody reads."""
 
 
@@ -94,16 +98,12 @@ class Airflow:
     dag: str = DAG
 
     def __post_init__(self) -> None:
-        self._client = httpx2.Client(
-            follow_redirects=False, timeout=SECONDS, trust_env=False, verify=self.url.startswith("https:")
-        )
+        self._client = WebClient(self.url, FAILURES)
 
     def close(self) -> None:
-        """Ends all connections."""
         self._client.close()
 
     def find_dag(self) -> Dag | None:
-        """The DAG, if Airflow knows it."""
         return self.find(f"/dags/{self.dag}", Dag)
 
     def start_run(self, run_id: str, conf: Mapping[str, object], *, note: str) -> DagRun:
@@ -118,7 +118,6 @@ class Airflow:
             return self.get(self._run_path(run_id), DagRun)
 
     def find_run(self, run_id: str) -> DagRun | None:
-        """The run, if there is one."""
         return self.find(self._run_path(run_id), DagRun)
 
     def end_run(self, run_id: str) -> None:
@@ -126,11 +125,10 @@ class Airflow:
         _parse(self._send("PATCH", API + self._run_path(run_id), {"state": "failed"}), _Nothing)
 
     def list_tasks(self, run_id: str) -> tuple[TaskInstance, ...]:
-        """All tasks of the run."""
         found: list[TaskInstance] = []
         while True:
-            query = {"limit": str(PAGE), "offset": str(len(found)), "order_by": "id"}
-            page = self.get(f"{self._run_path(run_id)}/taskInstances", _Tasks, query=query)
+            query = urlencode({"limit": PAGE, "offset": len(found), "order_by": "id"})
+            page = self.get(f"{self._run_path(run_id)}/taskInstances?{query}", _Tasks)
             found += page.task_instances
             if len(found) >= page.total_entries or not page.task_instances:
                 return tuple(found)
@@ -139,40 +137,39 @@ class Airflow:
         """Where people see the run in Airflow's own pages."""
         return f"{self.url}/dags/{self.dag}/runs/{quote(run_id, safe='')}"
 
-    def get(self, path: str, answer: type[A], *, query: Mapping[str, str] | None = None) -> A:
+    def get(self, path: str, answer: type[A]) -> A:
         """The answer to a GET below the API.
 
         Raises:
             AirflowUnavailable: nothing answers.
             AirflowRefused: it says no, or is not Airflow.
         """
-        return _parse(self._send("GET", API + path, query=query), answer)
+        return _parse(self._send("GET", API + path), answer)
 
-    def find(self, path: str, answer: type[A], *, query: Mapping[str, str] | None = None) -> A | None:
-        """The same where there may be nothing.
-
-        Raises:
-            AirflowUnavailable: nothing answers.
-            AirflowRefused: it says no, or is not Airflow.
-        """
+    def find(self, path: str, answer: type[A]) -> A | None:
+        """The same where there may be nothing."""
         try:
-            return self.get(path, answer, query=query)
+            return self.get(path, answer)
         except AirflowRefused as error:
             if error.status == 404:
                 return None
             raise
 
+    def get_openly(self, path: str, answer: type[A]) -> A:
+        """The same without credentials, for what Airflow tells everybody."""
+        response = self._request("GET", API + path)
+        _check(response, self.url)
+        return _parse(response, answer)
+
     def _run_path(self, run_id: str) -> str:
         return f"/dags/{self.dag}/dagRuns/{quote(run_id, safe='')}"
 
-    def _send(
-        self, method: str, path: str, body: object = None, *, query: Mapping[str, str] | None = None
-    ) -> httpx2.Response:
+    def _send(self, method: str, path: str, body: Body | None = None) -> httpx2.Response:
         fetched = self.token is None
-        response = self._request(method, path, body, query=query, token=self.token or self._fetch_token())
+        response = self._request(method, path, body, token=self.token or self._fetch_token())
         if response.status_code == 401 and not fetched and self.username:
             # Tokens end after a day.
-            response = self._request(method, path, body, query=query, token=self._fetch_token())
+            response = self._request(method, path, body, token=self._fetch_token())
         _check(response, self.url)
         return response
 
@@ -190,22 +187,10 @@ class Airflow:
         return self.token
 
     def _request(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        *,
-        query: Mapping[str, str] | None = None,
-        token: str = "",
+        self, method: str, path: str, body: Body | None = None, *, token: str = ""
     ) -> httpx2.Response:
-        headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        try:
-            return self._client.request(method, self.url + path, json=body, params=query, headers=headers)
-        except httpx2.HTTPError as error:
-            raise AirflowUnavailable(
-                f"Airflow at {self.url} does not answer: {type(error).__name__}",
-                hint="Is its API server running, and is airflow_url its address?",
-            ) from error
+        headers = {"Authorization": f"Bearer {token}"} if token else None
+        return self._client.send(method, path, body, seconds=SECONDS, headers=headers)
 
 
 def open_airflow(settings: Settings) -> Airflow:
@@ -216,12 +201,13 @@ def open_airflow(settings: Settings) -> Airflow:
     """
     if settings.airflow_url is None:
         raise UsageError("airflow_url is not set", hint="Set it in tipbench.toml, or TIPBENCH_AIRFLOW_URL.")
-    if "@" in urlsplit(settings.airflow_url).netloc:
+    url, username, password = split_credentials(settings.airflow_url, setting="airflow_url")
+    if username or password:
         raise UsageError(
             "airflow_url holds credentials", hint="Set TIPBENCH_AIRFLOW_USERNAME and _PASSWORD instead."
         )
     return Airflow(
-        settings.airflow_url,
+        url,
         username=settings.airflow_username,
         password=settings.airflow_password,
         token=settings.airflow_token,
@@ -234,12 +220,6 @@ def _check(response: httpx2.Response, url: str) -> None:
         return
     if status >= 500:
         raise AirflowUnavailable(f"Airflow at {url} answered {status}", hint="Its log says why.")
-    if response.is_redirect:
-        raise AirflowRefused(
-            f"{url} redirects; that is not followed",
-            status=status,
-            hint="Set airflow_url to the final address.",
-        )
     hints = {
         401: "Check TIPBENCH_AIRFLOW_USERNAME and _PASSWORD, or TIPBENCH_AIRFLOW_TOKEN.",
         403: "Give the user the role op: it may start and end runs.",
@@ -256,15 +236,15 @@ def _said(response: httpx2.Response) -> str:
         detail = response.json()["detail"]
     except (ValueError, KeyError, TypeError):
         return "nothing that Airflow would say"
-    return str(detail).split("\n", 1)[0][:SAID]
+    return shorten(str(detail).split("\n", 1)[0])
 
 
 def _parse(response: httpx2.Response, answer: type[A]) -> A:
-    try:
-        return answer.model_validate_json(response.content)
-    except ValidationError as error:
+    parsed = read_reply(response, answer)
+    if parsed is None:
         raise AirflowRefused(
             f"{response.url.host} does not answer as Airflow 3 does",
             status=response.status_code,
             hint="Is airflow_url the address of Airflow's API server?",
-        ) from error
+        )
+    return parsed

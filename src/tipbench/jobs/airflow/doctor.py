@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from tipbench import __version__
 from tipbench.errors import TipbenchError
-from tipbench.jobs.airflow.api import DAG, Airflow, AirflowReply, Dag
+from tipbench.jobs.airflow.api import DAG, Airflow, Dag
 from tipbench.records import Finding
+from tipbench.web import Reply
 
 POOL = "ollama"
 PLUGIN = "tipbench-airflow "
@@ -18,19 +19,19 @@ INSTALL = (
 )
 
 
-class Version(AirflowReply):
+class Version(Reply):
     """Which Airflow it is."""
 
     version: str
 
 
-class Part(AirflowReply):
+class Part(Reply):
     """Whether a part of Airflow was heard of lately."""
 
     status: str | None = None
 
 
-class Health(AirflowReply):
+class Health(Reply):
     """The parts of Airflow."""
 
     metadatabase: Part | None = None
@@ -39,20 +40,20 @@ class Health(AirflowReply):
     dag_processor: Part | None = None
 
 
-class ImportFailure(AirflowReply):
+class ImportFailure(Reply):
     """A DAG file that cannot be read."""
 
     filename: str
     stack_trace: str
 
 
-class ImportFailures(AirflowReply):
+class ImportFailures(Reply):
     """All of them."""
 
     import_errors: tuple[ImportFailure, ...] = ()
 
 
-class Pool(AirflowReply):
+class Pool(Reply):
     """So many tasks at once."""
 
     slots: int

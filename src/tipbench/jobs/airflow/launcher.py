@@ -14,7 +14,7 @@ from tipbench.jobs.orders import RunOrder, check_addresses
 from tipbench.jobs.records import Job, State, Step
 from tipbench.jobs.store import JobStore
 from tipbench.settings import Settings
-from tipbench.tracking.client import split_url
+from tipbench.web import split_credentials
 
 WAIT = "wait_judged"
 STEPS = tuple(Step(name=name) for name in ("collect", WAIT, "compare"))
@@ -76,7 +76,7 @@ def _mlflow_url(settings: Settings) -> str:
             hint="Set it to a server that Airflow's workers reach: the managed one is on this machine only.",
         )
     # Without credentials: the workers have their own.
-    return split_url(settings.mlflow_url)[0]
+    return split_credentials(settings.mlflow_url, setting="mlflow_url")[0]
 
 
 @dataclass(frozen=True)

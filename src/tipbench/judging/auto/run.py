@@ -25,6 +25,7 @@ from tipbench.bench.sittings import (
     read_progress,
     sitting_write,
 )
+from tipbench.bench.views import refresh_views
 from tipbench.errors import BudgetSpent, CannotHoldFormat, EngineUnavailable, UsageError
 from tipbench.files import hold_lock
 from tipbench.inert import make_inert
@@ -35,7 +36,6 @@ from tipbench.judging.blind import make_id, mask_names
 from tipbench.judging.closing import (
     close_all,
     grade_judge,
-    refresh_views,
     store_submission,
 )
 from tipbench.judging.draw import Member, draw_blocks

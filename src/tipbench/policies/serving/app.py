@@ -130,6 +130,7 @@ STATUSES: Mapping[type[TipbenchError], int] = {
     StoreUnavailable: 503,
     UsageError: 422,
 }
+FIRST = "v1"
 REFUSALS: dict[int | str, dict[str, object]] = {
     status: {"model": Refusal} for status in (400, 401, 404, 409, 410, 413, 422, 503)
 }
@@ -179,19 +180,36 @@ def _add_policy_routes(router: APIRouter, serving: Serving) -> None:
     service = serving.service
 
     @router.post("/score/{family}/{version}")
-    def score(family: str, version: str, request: ScoreRequest) -> Scored:  # pyright: ignore[reportUnusedFunction]
+    def score(family: str, version: str, request: ScoreRequest) -> Scored:
         """Which tip does the policy show?"""
         return service.score(_find(serving, f"{family}/{version}"), request)
 
     @router.post("/reward/{family}/{version}")
-    def reward(family: str, version: str, request: RewardRequest) -> RewardAnswer:  # pyright: ignore[reportUnusedFunction]
+    def reward(family: str, version: str, request: RewardRequest) -> RewardAnswer:
         """What came of a decision."""
         return service.reward(_find(serving, f"{family}/{version}"), request)
 
     @router.get("/stats/{family}/{version}")
-    def stats(family: str, version: str, user: UserId) -> Stats:  # pyright: ignore[reportUnusedFunction]
+    def stats(family: str, version: str, user: UserId) -> Stats:
         """What the policy knows of a user."""
         return service.stats(_find(serving, f"{family}/{version}"), user)
+
+    # Without a version it is the first one.
+
+    @router.post("/score/{family}")
+    def score_first(family: str, request: ScoreRequest) -> Scored:  # pyright: ignore[reportUnusedFunction]
+        """Which tip does version 1 of the policy show?"""
+        return score(family, FIRST, request)
+
+    @router.post("/reward/{family}")
+    def reward_first(family: str, request: RewardRequest) -> RewardAnswer:  # pyright: ignore[reportUnusedFunction]
+        """What came of a decision of version 1."""
+        return reward(family, FIRST, request)
+
+    @router.get("/stats/{family}")
+    def stats_first(family: str, user: UserId) -> Stats:  # pyright: ignore[reportUnusedFunction]
+        """What version 1 of the policy knows of a user."""
+        return stats(family, FIRST, user)
 
 
 def _add_user_routes(router: APIRouter, serving: Serving) -> None:

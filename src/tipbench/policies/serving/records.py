@@ -7,6 +7,7 @@ from pydantic import Field, StrictBool
 from tipbench.policies.events import (
     Hour,
     Kind,
+    KnownProfile,
     Name,
     ProfileFeatures,
     Reward,
@@ -68,7 +69,7 @@ class RecommendRequest(Record):
     weekend: StrictBool
     tips: Tips | None = None
     tasks: Annotated[tuple[Task, ...], Field(max_length=50)] = ()
-    profile_features: ProfileFeatures = ProfileFeatures()
+    profile_features: KnownProfile = ProfileFeatures()
 
 
 class Recommended(Scored):

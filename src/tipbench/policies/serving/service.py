@@ -16,7 +16,7 @@ from tipbench.policies.events import (
     epoch_of,
     make_decision_id,
 )
-from tipbench.policies.policy import Policy, choose_tip, draw_for
+from tipbench.policies.policy import Choice, Policy, choose_tip, draw_for
 from tipbench.policies.serving.records import (
     KindStats,
     RewardAnswer,
@@ -25,7 +25,7 @@ from tipbench.policies.serving.records import (
     ScoreRequest,
     Stats,
 )
-from tipbench.policies.serving.signals import Signal, SignalLog
+from tipbench.policies.serving.signals import ShadowKind, Signal, SignalLog
 from tipbench.policies.states import Learned, unknown_decision
 from tipbench.policies.stores.store import Store
 
@@ -40,16 +40,20 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PolicyQuestion:
-    """A request that was answered, for the shadows."""
+    """A request that was answered by `policy`, for the shadows."""
 
     user: str
+    policy: str
     decision: str
     at_ms: int
     situation: Situation
 
 
 class Shadows:
-    """One thread behind a queue with little room: what does not fit is dropped and counted."""
+    """One thread behind a queue with little room: what does not fit is dropped and counted.
+
+    Whatever becomes of a request leaves a signal: `policies shadows` counts them.
+    """
 
     def __init__(
         self, policies: Mapping[str, Policy], *, store: Store, signals: SignalLog, seed: int, room: int = ROOM
@@ -63,10 +67,14 @@ class Shadows:
 
     def offer(self, asked: PolicyQuestion) -> None:
         """Takes note of a request, or drops it; returns at once."""
+        if not self._beside(asked):
+            return
         try:
             self._queue.put_nowait(asked)
         except Full:
             self.dropped += 1
+            for label, policy in self._beside(asked):
+                self._write("shadow-dropped", label, policy, asked)
 
     def close(self) -> None:
         """Finishes what is in the queue."""
@@ -81,8 +89,12 @@ class Shadows:
                 if self._ending.is_set():
                     return
                 continue
-            for label, policy in self._policies.items():
+            for label, policy in self._beside(asked):
                 self._score(label, policy, asked)
+
+    def _beside(self, asked: PolicyQuestion) -> list[tuple[str, Policy]]:
+        """Who is not the one that answered: nobody is a shadow of itself."""
+        return [(label, policy) for label, policy in self._policies.items() if policy.name != asked.policy]
 
     def _score(self, label: str, policy: Policy, asked: PolicyQuestion) -> None:
         try:
@@ -90,24 +102,35 @@ class Shadows:
             learned = self._store.read(asked.user, policy.name)
             draw = draw_for(self._seed, asked.decision)
             choice = choose_tip(policy, asked.situation, learned.models, draw=draw)
-            tip = asked.situation.tips[choice.index]
-            self._signals.write(
-                Signal(
-                    at_ms=asked.at_ms,
-                    kind="shadow",
-                    signal=f"shadow:{label}",
-                    user=asked.user,
-                    policy=policy.name,
-                    decision=asked.decision,
-                    tip=tip.id,
-                    tip_kind=tip.kind,
-                    propensity=choice.propensity,
-                )
-            )
+            self._write("shadow", label, policy, asked, choice)
             self.scored += 1
         except Exception:  # noqa: BLE001 - whatever a shadow stumbles over, the next request is scored
             self.failed += 1
+            self._write("shadow-failed", label, policy, asked)
             _log.exception("shadow %s failed", label)
+
+    def _write(
+        self,
+        kind: ShadowKind,
+        label: str,
+        policy: Policy,
+        asked: PolicyQuestion,
+        choice: Choice | None = None,
+    ) -> None:
+        tip = asked.situation.tips[choice.index] if choice else None
+        self._signals.write(
+            Signal(
+                at_ms=asked.at_ms,
+                kind=kind,
+                signal=f"{kind}:{label}",
+                user=asked.user,
+                policy=policy.name,
+                decision=asked.decision,
+                tip=tip.id if tip else None,
+                tip_kind=tip.kind if tip else None,
+                propensity=choice.propensity if choice else None,
+            )
+        )
 
 
 HOUR_MS = 3_600_000
@@ -164,7 +187,7 @@ class PolicyService:
             propensity=choice.propensity,
             reward_at=f"/reward/{policy.path}",
         )
-        self._tell_serve(scored, PolicyQuestion(request.user, decision, now_ms, situation))
+        self._tell_serve(scored, PolicyQuestion(request.user, policy.name, decision, now_ms, situation))
         return scored
 
     def reward(self, policy: Policy, request: RewardRequest) -> RewardAnswer:

@@ -1,4 +1,4 @@
-"""The signal log: every serve, shadow serve and reward as a line of JSON, for DuckDB, pandas and `evaluate`.
+"""The signal log: every serve, shadow serve and reward as a line of JSON: for DuckDB, pandas and us.
 
 Written at once but not fsynced: it is for analysis. The store's own log is the truth.
 """
@@ -6,7 +6,10 @@ Written at once but not fsynced: it is for analysis. The store's own log is the 
 import heapq
 import json
 import os
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 from typing import Literal
@@ -20,12 +23,15 @@ ROTATE_BYTES = 64_000_000
 PATTERN = "signals-*.jsonl"
 
 
+ShadowKind = Literal["shadow", "shadow-dropped", "shadow-failed"]
+
+
 class Signal(Record):
     """One line. `signal` is what happened and by whom: `serve:egreedy-v1`, `shadow:egreedy-v2-shadow`, …"""
 
     tipbench_schema: int = SCHEMA
     at_ms: int
-    kind: Literal["serve", "shadow", "reward"]
+    kind: Literal["serve", "reward"] | ShadowKind
     signal: str
     user: str
     policy: str
@@ -77,11 +83,11 @@ class SignalLog:
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
-def read_signals(folder: Path) -> Iterator[Signal]:
+def read_signals(*folders: Path) -> Iterator[Signal]:
     """Every line that can be read, in the order of time; a torn last line is passed over."""
     processes: dict[str, list[Path]] = {}
-    for path in sorted(folder.glob(PATTERN)):
-        processes.setdefault(path.name.rpartition("-")[0], []).append(path)
+    for path in (path for folder in folders for path in sorted(folder.glob(PATTERN))):
+        processes.setdefault(str(path).rpartition("-")[0], []).append(path)
     # A decision of one process may be rewarded by another one.
     return heapq.merge(*map(_read_files, processes.values()), key=lambda signal: signal.at_ms)
 
@@ -94,3 +100,73 @@ def _read_files(paths: Iterable[Path]) -> Iterator[Signal]:
                     yield Signal.model_validate(json.loads(line))
                 except (ValueError, ValidationError):
                     continue
+
+
+# What became of the shadows, day by day.
+
+
+KEPT_SERVES = 100_000
+"""Answers that are remembered for their shadows: a queue is a hundredth of that behind."""
+SAME_SHARE = 1e-9
+
+
+class ShadowDay(Record):
+    """One shadow on one day (UTC) beside one policy that answered; `beside` is empty where its line is gone.
+
+    `compared` are those served whose answer is known, `agreed` those of them that chose the same tip.
+    `untaught` are those compared in which all tips were alike to the shadow: there the draw agrees, not the
+    shadow.
+    """
+
+    day: str
+    shadow: str
+    beside: str
+    served: int = 0
+    dropped: int = 0
+    failed: int = 0
+    compared: int = 0
+    agreed: int = 0
+    untaught: int = 0
+
+    @property
+    def agreement(self) -> float | None:
+        """The share of the choices compared that were the same."""
+        return self.agreed / self.compared if self.compared else None
+
+
+@dataclass(frozen=True)
+class _Served:
+    policy: str
+    tip: str | None
+    tips: int
+
+
+def count_shadows(signals: Iterable[Signal]) -> list[ShadowDay]:
+    """What every shadow did on every day, from signals in the order of time."""
+    answers: OrderedDict[str, _Served] = OrderedDict()
+    days: dict[tuple[str, str, str], ShadowDay] = {}
+    for signal in signals:
+        if signal.kind == "serve":
+            tips = len(signal.situation.tips) if signal.situation else 0
+            answers[signal.decision] = _Served(signal.policy, signal.tip, tips)
+            if len(answers) > KEPT_SERVES:
+                answers.popitem(last=False)
+        elif signal.kind != "reward":
+            answer = answers.get(signal.decision)
+            day = datetime.fromtimestamp(signal.at_ms / 1000, tz=UTC).date().isoformat()
+            place = (day, signal.signal.partition(":")[2], answer.policy if answer else "")
+            before = days.get(place) or ShadowDay(day=place[0], shadow=place[1], beside=place[2])
+            days[place] = _count(before, signal, answer)
+    return [days[place] for place in sorted(days)]
+
+
+def _count(day: ShadowDay, signal: Signal, answer: _Served | None) -> ShadowDay:
+    more: dict[str, int] = {}
+    if signal.kind == "shadow":
+        more["served"] = 1
+        if answer is not None:
+            more |= {"compared": 1, "agreed": int(signal.tip == answer.tip)}
+            more["untaught"] = int(abs((signal.propensity or 0.0) * answer.tips - 1) < SAME_SHARE)
+    else:
+        more["dropped" if signal.kind == "shadow-dropped" else "failed"] = 1
+    return day.model_copy(update={name: getattr(day, name) + count for name, count in more.items()})

@@ -1,18 +1,19 @@
 """What a simulation found: means, leads and curves, each with its interval over users."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from pydantic import ValidationError
 
 from tipbench.clock import Stamps
-from tipbench.errors import TrackingError, UsageError
+from tipbench.errors import UsageError
 from tipbench.policies.features import Matrix, Vector
-from tipbench.policies.off_policy import mean_with_interval
+from tipbench.policies.off_policy import LEVEL, mean_with_interval
 from tipbench.policies.serving.evaluation import Evaluation
 from tipbench.policies.simulation.run import PlayedRounds
 from tipbench.records import Record
+from tipbench.stats.quantiles import t_quantile
 from tipbench.tracking import Tracking
 from tipbench.tracking.write import blank_write
 
@@ -119,6 +120,8 @@ def _interval(terms: Vector) -> RegretInterval:
 
 
 LEAST_USERS_TO_DECIDE = 20
+LEVEL_OUTSIDE = 0.05
+"""What a first plan's interval leaves outside; each later plan of the same policies half as much."""
 LEAST_EFFECTIVE = 100.0
 """Decisions that the log must be worth before it has a say."""
 Outcome = Literal["promote", "no", "undecided"]
@@ -134,13 +137,17 @@ class SimulationRule(Record):
 
 
 class SimulationGateReport(Record):
-    """May the candidate become the active policy? `simulation` is the run that was looked at."""
+    """May the candidate become the active policy? `simulation` is the run that was looked at, the first one
+    of `plan`; `simulations` counts all that were run of both policies, `plans` all that were declared."""
 
     candidate: str
     active: str
     outcome: Outcome
     simulation: str
     rules: tuple[SimulationRule, ...]
+    plan: str = ""
+    plans: int = 0
+    simulations: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -148,15 +155,28 @@ class SimulationGateReport(Record):
         return EXIT_CODES[self.outcome]
 
 
+@dataclass(frozen=True)
+class SimulatedEvidence:
+    """What was planned and simulated of two policies. `run` and `report` are those of the first simulation of
+    the plan in force; `of_plan` counts all of that plan, `simulations` all there are, planned or not."""
+
+    plan: str = ""
+    plans: int = 0
+    run: str = ""
+    report: SimulationReport | None = None
+    of_plan: int = 0
+    simulations: int = 0
+
+
 def examine(
     candidate: str,
     active: str,
     *,
-    simulation: tuple[str, SimulationReport] | None,
+    simulated: SimulatedEvidence,
     logged: Evaluation | None,
 ) -> SimulationGateReport:
     """What the gate says, every rule with its numbers."""
-    rules = (_look_at_simulation(candidate, active, simulation), _look_at_log(logged))
+    rules = (_look_at_simulation(candidate, active, simulated), _look_at_log(logged))
     if any(rule.holds is False for rule in rules):
         outcome: Outcome = "no"
     else:
@@ -165,28 +185,50 @@ def examine(
         candidate=candidate,
         active=active,
         outcome=outcome,
-        simulation=simulation[0] if simulation else "",
+        simulation=simulated.run,
         rules=rules,
+        plan=simulated.plan,
+        plans=simulated.plans,
+        simulations=simulated.simulations,
     )
 
 
-def _look_at_simulation(
-    candidate: str, active: str, found: tuple[str, SimulationReport] | None
-) -> SimulationRule:
+def _look_at_simulation(candidate: str, active: str, simulated: SimulatedEvidence) -> SimulationRule:
     name = "wins the simulation"
-    result = found[1].find(candidate) if found else None
-    if found is None or result is None or active not in result.leads:
-        return SimulationRule(name=name, holds=None, reason=f"no simulation of {candidate} and {active} yet")
-    report, lead = found[1], result.leads[active]
+    report = simulated.report
+    result = report.find(candidate) if report else None
+    if report is None or result is None or active not in result.leads:
+        return SimulationRule(name=name, holds=None, reason=_say_missing(candidate, active, simulated))
+    level = LEVEL_OUTSIDE / 2 ** (simulated.plans - 1)
+    lead = _widen(result.leads[active], users=report.users, outside=level)
     numbers = (
-        f"{lead.value:+.4f} rewards per tip [{lead.low:+.4f}, {lead.high:+.4f}], {report.users} users, "
-        f"{report.rounds} rounds, profile effect {report.profile_effect:g}, run {found[0]}"
+        f"{lead.value:+.4f} rewards per tip [{lead.low:+.4f}, {lead.high:+.4f}] at {1 - level:.5g}, "
+        f"{report.users} users, {report.rounds} rounds, profile effect {report.profile_effect:g}, "
+        f"seed {report.seed}, run {simulated.run}: the first of {simulated.of_plan} of plan {simulated.plan} "
+        f"({simulated.plans} declared, {simulated.simulations} simulations run in all)"
     )
     if report.users < LEAST_USERS_TO_DECIDE:
         return SimulationRule(
             name=name, holds=None, reason=f"{numbers}; at least {LEAST_USERS_TO_DECIDE} users are needed"
         )
     return SimulationRule(name=name, holds=lead.low > 0, reason=numbers)
+
+
+def _say_missing(candidate: str, active: str, simulated: SimulatedEvidence) -> str:
+    if simulated.plan:
+        return f"not simulated yet: tipbench policies simulate --plan {simulated.plan}"
+    ran = f"; {simulated.simulations} simulations without one do not count" if simulated.simulations else ""
+    return (
+        f"no simulation of {candidate} and {active} is planned{ran}: tipbench policies plan --candidate "
+        f"{candidate} --active {active}"
+    )
+
+
+def _widen(lead: RegretInterval, *, users: int, outside: float) -> RegretInterval:
+    """The interval at another level: whoever may plan again may be lucky again."""
+    reach = (lead.high - lead.low) / 2
+    reach *= float(t_quantile(1 - outside / 2, users - 1) / t_quantile(LEVEL, users - 1))
+    return RegretInterval(value=lead.value, low=lead.value - reach, high=lead.value + reach)
 
 
 def _look_at_log(logged: Evaluation | None) -> SimulationRule:
@@ -211,9 +253,18 @@ REPORT, PLOT = "report.json", "regret.svg"
 
 
 def store_simulation(
-    tracking: Tracking, report: SimulationReport, *, plot: str, experiment: str, stamps: Stamps
+    tracking: Tracking,
+    report: SimulationReport,
+    *,
+    plot: str,
+    experiment: str,
+    stamps: Stamps,
+    plan: str = "",
 ) -> str:
-    """One run with the report, its drawing and the numbers people filter by; gives its id."""
+    """One run with the report, its drawing and the numbers people filter by; gives its id.
+
+    `plan` is the run of the plan that it was made for.
+    """
     write = blank_write(tracking.ensure_experiment(experiment), stamps)
     names = ", ".join(each.policy for each in report.policies)
     metrics = {f"{each.policy}.reward": each.reward.value for each in report.policies}
@@ -230,38 +281,14 @@ def store_simulation(
                     "rounds": str(report.rounds),
                     "seed": str(report.seed),
                     "profile_effect": repr(report.profile_effect),
-                },
+                }
+                | ({"plan": plan} if plan else {}),
                 "metrics": metrics,
                 "tags": {"tipbench.state": "complete"},
                 "end_time": stamps.now_ms(),
             }
         )
     )
-
-
-def find_simulation(
-    tracking: Tracking, *, experiment: str, policies: tuple[str, str]
-) -> tuple[str, SimulationReport] | None:
-    """The newest simulation that both policies were in, with its run id.
-
-    Raises:
-        TrackingError: its report was edited.
-    """
-    runs = tracking.read_runs(tracking.ensure_experiment(experiment), fresh=True)
-    for run in reversed(runs):
-        tags = run.tags
-        if tags.get("tipbench.kind") != SIMULATION or tags.get("tipbench.state") != "complete":
-            continue
-        if not set(policies) <= set(run.params.get("policies", "").split(", ")):
-            continue
-        try:
-            return run.run_id, SimulationReport.model_validate_json(tracking.read_artifact(run, REPORT))
-        except ValidationError as error:
-            raise TrackingError(
-                f"the report of simulation {run.run_id} is broken",
-                hint="It was edited in MLflow. Delete that run there and simulate again.",
-            ) from error
-    return None
 
 
 def store_gate(tracking: Tracking, report: SimulationGateReport, *, experiment: str, stamps: Stamps) -> str:

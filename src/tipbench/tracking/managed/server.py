@@ -1,12 +1,9 @@
 """The managed server: MLflow on loopback, in the data folder, started once for all commands."""
 
-import os
 import signal
 import socket
 import sqlite3
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -17,6 +14,7 @@ from pathlib import Path
 
 from tipbench.errors import TrackingError, TrackingUnavailable
 from tipbench.files import hold_lock, is_locked, try_lock
+from tipbench.processes import free_port, signal_group, start_detached
 from tipbench.tracking.client import Rest, TimeLimits
 from tipbench.tracking.managed.files import (
     ARTIFACTS,
@@ -115,7 +113,7 @@ class ManagedFolder:
                 return False
             known = self._expect_file()
             for number in (signal.SIGTERM, signal.SIGKILL):
-                os.killpg(known.pid, number)
+                signal_group(known.pid, number)
                 if self._wait_until_gone(known.port):
                     break
             write_server_file(self.folder, known.model_copy(update={"pid": 0}))
@@ -136,20 +134,15 @@ class ManagedFolder:
         (artifacts / PROOF).write_text(file.server_id, encoding="utf-8")
         with (self.folder / "server.alive").open("ab") as alive, self.log.open("wb") as log:
             try_lock(alive.fileno())
-            process = subprocess.Popen(
+            pid = start_detached(
                 _command(file.port, artifacts=artifacts),
-                cwd=self.folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                folder=self.folder,
+                environment=environment,
+                log=log,
                 # The lock is the server's from here on: it lasts as long as its process.
-                pass_fds=(alive.fileno(),),
+                keeps=(alive.fileno(),),
             )
-        # Reaped if it ends before us, so that it does not linger as a zombie.
-        threading.Thread(target=process.wait, name="tipbench-reaper", daemon=True).start()
-        file = file.model_copy(update={"pid": process.pid})
+        file = file.model_copy(update={"pid": pid})
         write_server_file(self.folder, file)
         return file
 
@@ -248,11 +241,7 @@ def _server_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _choose_port(last: int) -> int:
     """The last one if it is free, else any that is."""
-    if last and _is_free(last):
-        return last
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return last if last and _is_free(last) else free_port()
 
 
 def _is_free(port: int) -> bool:

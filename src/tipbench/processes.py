@@ -1,0 +1,177 @@
+"""Processes that we start: children that end with us, others that outlive us, and how politely they end.
+
+As a program, `python -m tipbench.processes COMMAND…` runs a command in a process group of its own and ends
+the whole group when its standard input closes, that is when whoever started it is done or gone.
+"""
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Self
+
+MODULE = "tipbench.processes"
+LIFELINE = 0
+TAIL_BYTES = 4_000
+LOOK_SECONDS = 0.1
+TERMINATE = ((signal.SIGTERM, 15.0),)
+"""For a server that unloads its models when it is asked to end."""
+
+Process = subprocess.Popen[bytes]
+
+
+class Child:
+    """A module of ours, run in a session of its own, that ends when its standard input closes.
+
+    That is a pipe on which nothing is ever written, its lifeline: it closes when we let go of it, or die.
+    The child inherits the descriptors that it `keeps`. At the end of the `with` it is gone, unless it
+    `may_outlive` us because it has still work to do.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        keeps: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+        patience_seconds: float | None = None,
+        may_outlive: bool = False,
+    ) -> None:
+        self._patience_seconds = patience_seconds
+        self._may_outlive = may_outlive
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *arguments],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=tuple(keeps),
+            # Ctrl-C goes to the whole process group: the child is ours to end, not the terminal's.
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.end(0.0 if self._may_outlive else self._patience_seconds) is None:
+            if self._may_outlive:
+                _reap(self._process)
+            else:
+                self.kill()
+        self._log.close()
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self, seconds: float | None) -> int | None:
+        """Lets go of the lifeline and waits; gives the exit code, or None if it is still there."""
+        if self._process.stdin:
+            self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds)
+        return None
+
+    def wait(self) -> int:
+        """Its exit code, when it has ended; negative is the signal that ended it."""
+        return self._process.wait()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def last_lines(self, count: int) -> list[str]:
+        """What it said last."""
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - TAIL_BYTES))
+        return self._log.read().decode(errors="replace").strip().splitlines()[-count:]
+
+
+def end_with_parent() -> None:
+    """From now on the end of the lifeline ends this process, even while C code holds the interpreter."""
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(LIFELINE, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(LIFELINE, fcntl.F_SETFL, fcntl.fcntl(LIFELINE, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([LIFELINE], [], [], 0)[0]:
+        sys.exit("the parent was gone before its child began")
+
+
+def start_detached(
+    command: Sequence[str],
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    log: IO[bytes] | None = None,
+    keeps: Sequence[int] = (),
+) -> int:
+    """Starts a command that outlives us and leads a group of its own; gives its process id.
+
+    Without a `log`, what it prints is dropped and its errors are shown where ours are.
+    """
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log or subprocess.DEVNULL,
+        stderr=log,
+        start_new_session=True,
+        pass_fds=tuple(keeps),
+    )
+    _reap(process)
+    return process.pid
+
+
+def _reap(process: Process) -> None:
+    """Somebody takes note of its end if it ends before us, so that it does not linger as a zombie."""
+    threading.Thread(target=process.wait, name="tipbench-reaper", daemon=True).start()
+
+
+def signal_group(group: int, number: signal.Signals) -> None:
+    """Sends a signal to every process of the group, if there are any."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, number)
+
+
+def end_command(process: Process, politely: Sequence[tuple[signal.Signals, float]]) -> int:
+    """Ends a command that leads a group, with everything it started; gives its exit code.
+
+    `politely` are the signals it is sent before it is killed, and how many seconds each may take.
+    """
+    for number, seconds in politely:
+        signal_group(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+            break
+    # What it started and left behind goes too; the group lives as long as one of them does.
+    signal_group(process.pid, signal.SIGKILL)
+    return process.wait()
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on, for a server that has to be told one."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def main() -> None:
+    """Runs the command until it ends by itself or nobody needs it any more."""
+    process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
+    while process.poll() is None:
+        if select.select([LIFELINE], [], [], LOOK_SECONDS)[0]:
+            break
+    sys.exit(end_command(process, TERMINATE))
+
+
+if __name__ == "__main__":
+    main()
