@@ -148,9 +148,8 @@ class Importing:
         return name
 
     def _is_free(self, name: str, source: str) -> bool:
-        try:
-            experiment = self.tracking.find_experiment(name)
-        except ExperimentNotFound:
+        experiment = self.tracking.seek_experiment(name)
+        if experiment is None:
             return not self._is_foreign(name)
         runs = self.tracking.read_runs(experiment, fresh=True)
         cells = [run for run in runs if run.tags.get("tipbench.kind") == "cell"]

@@ -301,8 +301,9 @@ def test_champion_gate_and_history(fresh_site: Site, judged: str) -> None:
     history = site.client.get("/api/bench/history", params=pack, headers=headers).json()["promotions"]
     assert [(line["arm"], line["in_force"], line["by"]) for line in history] == [(arm, True, "the-admin")]
     gate = site.client.post(at("gate", judged), json={}, headers=headers)
-    # Four blocks of six arms are fewer verdicts than the first look waits for, whatever was drawn.
-    assert (gate.json()["answer"], gate.json()["look"]) == ("undecided", None), gate.text
+    # It holds two scenarios, and the gate needs four: known before anybody judges, so no look is spent.
+    assert (gate.json()["answer"], gate.json()["look"]) == ("no", None), gate.text
+    assert [rule["name"] for rule in gate.json()["rules"] if not rule["passed"]] == ["scenarios"]
     refused = site.client.post("/api/bench/rollback", json=pack, headers=headers)
     assert refused.status_code == 400, "there is none before it"
 

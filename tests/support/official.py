@@ -19,6 +19,7 @@ MEASURED = {
     "touched",
     "latency_seconds",
     "load_seconds",
+    "machine_load",
     "tokens_per_second",
     "peak_resident_models",
     "peak_memory_mib",

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tipbench.errors import ExperimentNotFound, TrackingError, TrackingRefused
+from tipbench.errors import TrackingError, TrackingRefused
 from tipbench.records import SCHEMA, ChampionArm, Record
 from tipbench.tracking.registry import RegistryEntry
 from tipbench.tracking.runs import Experiment, Run
@@ -121,9 +121,8 @@ def read_chain(tracking: Tracking, pack: str) -> Chain:
             f"the prompt {name!r} in MLflow's registry was not made by tipbench",
             hint="Rename it there, or give the pack another name.",
         )
-    try:
-        experiment = tracking.find_experiment(EXPERIMENT)
-    except ExperimentNotFound:
+    experiment = tracking.seek_experiment(EXPERIMENT)
+    if experiment is None:
         return Chain(pack, "", (), entry)
     runs = tracking.search_runs([experiment.id], f"tags.`{ENTRY_TAG}` = '{name}'", "ALL")
     root = entry.tags[ROOT_TAG] if entry else _find_root(runs)

@@ -12,7 +12,7 @@ from tipbench.clock import Stamps
 from tipbench.collect.candidates import measure_diversity, parse_candidates
 from tipbench.engines.machine import PeakWatch, read_machine_load
 from tipbench.engines.protocol import Engine, LoadedModel
-from tipbench.errors import ExperimentNotFound, GenerationFailed, TipbenchError
+from tipbench.errors import GenerationFailed, TipbenchError
 from tipbench.grid import Cell
 from tipbench.records import ANSWERED, FAILED, Candidate, Generation, Model, Pack
 from tipbench.tracking import Delivery, Tracking
@@ -123,10 +123,7 @@ class Collecting:
 
     def foresee(self, cells: Sequence[Cell], *, experiment: str, reuse_from: str | None) -> Plan:
         """What would be done. Writes nothing: the experiment need not be there yet."""
-        try:
-            found = self.tracking.find_experiment(experiment)
-        except ExperimentNotFound:
-            found = None
+        found = self.tracking.seek_experiment(experiment)
         return plan_collect(
             cells, tracking=self.tracking, experiment=found, reuse_from=self._find(reuse_from)
         )

@@ -35,6 +35,11 @@ class Experiments:
         with hold_lock(self._locks / f"{content_hash([self._rest.url, name])}.lock"):
             return call_patiently(lambda: self._find_or_create(name))
 
+    def seek(self, name: str) -> Experiment | None:
+        """The experiment of that name; None where there is none of ours, and nobody has to be told more."""
+        found = call_patiently(lambda: self._look_up(name))
+        return experiment if found is not None and (experiment := _active(found)).uid else None
+
     def find(self, name: str, *, also_foreign: bool = False) -> Experiment:
         """The experiment of that name; one that holds nothing of ours only if `also_foreign`.
 

@@ -94,6 +94,10 @@ class Tracking:
         """
         return self._experiments.ensure(name)
 
+    def seek_experiment(self, name: str) -> Experiment | None:
+        """The experiment of that name; None where there is none of ours: that is no mistake of anybody's."""
+        return self._experiments.seek(name)
+
     def find_experiment(self, name: str, *, also_foreign: bool = False) -> Experiment:
         """The experiment of that name; one that another program made only if `also_foreign`.
 
