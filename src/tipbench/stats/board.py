@@ -1,4 +1,4 @@
-"""Scores become arrays once; then an estimate per arm, an interval per pair, who may be first, which ranks."""
+"""Scores become arrays once; then an estimate per arm, an interval per pair, and who may be first."""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
