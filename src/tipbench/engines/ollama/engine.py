@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tipbench import processes
-from tipbench.engines.llamacpp.gguf import Value, kv_bytes_per_token
 from tipbench.engines.machine import LeftBehind, MachineLock, check_memory, lock_for_origin
 from tipbench.engines.ollama.api import NoServer, OllamaApi, OllamaModelInfo, Tag, missing
 from tipbench.engines.ollama.residency import (
@@ -22,6 +21,7 @@ from tipbench.engines.ollama.residency import (
     load_options,
     unload_afterwards,
 )
+from tipbench.engines.weights import Value, kv_bytes_per_token
 from tipbench.errors import EngineUnavailable, ModelRefused
 from tipbench.processes import Child
 from tipbench.records import Model
