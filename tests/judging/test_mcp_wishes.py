@@ -147,7 +147,7 @@ def texts_of(cli: Cli, url: str, experiment: str, *, model: str) -> set[str]:
             candidate.text
             for cell in cells
             if cell.facts.model == model
-            for candidate in read_candidates(tracking.read_artifact(cell.run, "candidates.json"))
+            for candidate in read_candidates(cell.run, tracking.read_artifact(cell.run, "candidates.json"))
         }
 
 

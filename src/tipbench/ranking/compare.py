@@ -48,7 +48,7 @@ def read_details(bench: Bench, tier: BoardTier = "lazy") -> Details:
         sides=find_sides(bench),
         sittings=list_closed_sittings(evidence),
         judges=compare_judges(evidence, pack.rubric),
-        contrasts=read_contrasts(evidence, pack, tier=tier, read_artifact=bench.read_artifact),
+        contrasts=read_contrasts(bench, tier=tier),
         made_ms=bench.now_ms,
     )
 
