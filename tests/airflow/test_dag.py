@@ -24,6 +24,7 @@ ORDER = {
     "export_for_judge": ["collect"],
     "wait_judged": ["export_for_judge"],
     "auto_judge": ["export_for_judge"],
+    "judge_agent": ["export_for_judge"],
     "compare": ["auto_judge", "wait_judged"],
     "gate": ["compare"],
     "promote": ["gate"],

@@ -77,6 +77,7 @@ def make_dispatcher(store: JobStore, launcher: AirflowLauncher | None, settings:
         local=AtOnce(Bench(settings, store)),
         airflow=launcher,
         is_judged=lambda _: True,
+        count_waiting=lambda _: 3,
         clock=lambda: next(ticks),
     )
 

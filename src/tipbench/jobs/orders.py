@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -58,6 +58,15 @@ class RunOrder(Record):
     ollama_url: str | None = Field(default=None, max_length=2_000)
     mlflow_url: str | None = Field(default=None, max_length=2_000)
     skip_missing: bool = Field(default=False, strict=True)
+
+
+class JudgeOrder(Record):
+    """Who shall judge: `auto` is the model of the setting `judge_model`, `lazy` the agent of `judge_command`.
+
+    What either of them is, no request says.
+    """
+
+    tier: Literal["auto", "lazy"] = "auto"
 
 
 class ImproveOrder(Record):
@@ -119,6 +128,11 @@ def collect_options(order: RunOrder) -> tuple[str, ...]:
 def auto_judge_step(experiment: str) -> Step:
     """The automatic judge of the settings; one that may not judge (3) or may spend no more (4) ends well."""
     return Step(name="judge", arguments=("judge", "--auto", f"--experiment={experiment}"), passing=(0, 3, 4))
+
+
+def agent_judge_step(experiment: str) -> Step:
+    """The agent of the settings; one whose sitting does not count (3) or who left something (4) ends well."""
+    return Step(name="agent", arguments=("judge", "--agent", f"--experiment={experiment}"), passing=(0, 3, 4))
 
 
 def improve_step(order: ImproveOrder, *, folder: Path) -> Step:
