@@ -116,7 +116,7 @@ def order_improve(order: ImproveOrder, *, user: User, parts: Parts, repeat_key: 
         kind="improve",
         experiment=order.experiment,
         by=user.name,
-        steps=(improve_step(order, folder=parts.jobs.folder_of(job_id)),),
+        steps=(improve_step(order, folder=parts.jobs.folder_of(job_id), settings=parts.settings),),
         id=job_id,
         repeat_key=repeat_key,
         request=f"improve {order.model_dump_json()}",
@@ -570,6 +570,7 @@ def _show(
         values=values,
         problems=problems or {},
         auto_judge=parts.settings.judge_model,
+        agent=parts.settings.judge_command is not None,
     )
 
 

@@ -80,6 +80,7 @@ class ImproveOrder(Record):
     proposer: ModelName
     versions: int = Field(default=2, ge=1, le=8, strict=True)
     rounds: int = Field(default=1, ge=1, le=20, strict=True)
+    train_on: Literal["lazy", "auto"] = "lazy"
     model: ModelName | None = None
     prompt: Name | None = None
     scenarios: Name | None = None
@@ -135,11 +136,12 @@ def agent_judge_step(experiment: str) -> Step:
     return Step(name="agent", arguments=("judge", "--agent", f"--experiment={experiment}"), passing=(0, 3, 4))
 
 
-def improve_step(order: ImproveOrder, *, folder: Path) -> Step:
+def improve_step(order: ImproveOrder, *, folder: Path, settings: Settings) -> Step:
     """One stretch of an improvement: it ends well where it needs verdicts (4) or found nothing better (3)."""
     options = _options(order.model_dump(exclude_none=True))
-    sheet = f"--sheet={folder / 'sheet.json'}"
-    return Step(name="improve", arguments=("improve", *options, sheet), passing=(0, 3, 4))
+    # Where an agent judges, nobody needs a file.
+    sheet = () if settings.judge_command else (f"--sheet={folder / 'sheet.json'}",)
+    return Step(name="improve", arguments=("improve", *options, *sheet), passing=(0, 3, 4))
 
 
 def simulate_step(order: SimulateOrder) -> Step:
