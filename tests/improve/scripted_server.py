@@ -138,7 +138,7 @@ def remove_what_is_written(text: str) -> dict[str, str]:
     Where no line does, it asks for something else, so that there is always a version.
     """
     brief = read_brief(text)
-    said = set.intersection(*(set(re.findall(r"[a-z]{6,}", each.lower())) for each in brief.texts))
+    said = set[str].intersection(*(set(re.findall(r"[a-z]{6,}", each.lower())) for each in brief.texts))
     lines = brief.prompt.split("\n")
     counts = [sum(word in line.lower() for word in said) for line in lines]
     if max(counts):
