@@ -59,6 +59,13 @@ def auto_judge(params: Any = None):
     return phases.judge_automatically(params)
 
 
+@task.run_if(lambda context: context["params"]["judge_agent"], skip_message="judge_agent is not set.")
+@task(retries=0)
+def judge_agent(params: Any = None):
+    """The lazy judge, where an agent may be it. Its own setting limits how long it takes."""
+    return phases.judge_with_agent(params)
+
+
 @task(trigger_rule="none_failed_min_one_success")
 def compare(params: Any = None, run_id: Any = None):
     """The leaderboard."""
@@ -95,6 +102,8 @@ def bench_collect() -> None:
     exported = export_for_judge(collect.expand(part=plan()))
     wait = WaitJudged(task_id="wait_judged", retries=0, poll_seconds=POLL_SECONDS, limit=JUDGE_LIMIT)
     exported >> [wait, auto_judge()] >> compare() >> gate() >> promote()
+    # Nothing comes after it: should the agent fail, somebody else judges, and the wait ends all the same.
+    exported >> judge_agent()
 
 
 DAG = bench_collect()

@@ -21,7 +21,7 @@ from tipbench_airflow.conf import (
     part_name,
     plan_parts,
 )
-from tipbench_airflow.phases import export_sheet
+from tipbench_airflow.phases import export_sheet, judge_with_agent
 
 import tipbench
 from tests.support.waiting import eventually
@@ -75,7 +75,7 @@ def test_the_plugin_has_the_version_of_the_tipbench_it_belongs_to() -> None:
 
 def test_keys_and_defaults_are_those_of_a_run_ordered_over_the_api() -> None:
     order = RunOrder().model_dump(exclude={"skip_missing", "ollama_url", "mlflow_url"})
-    ours = {"judge_model": None, "until": "compare"}
+    ours = {"judge_model": None, "judge_agent": False, "until": "compare"}
     addresses = {"ollama_url": "http://localhost:11434", "mlflow_url": None}
     assert order | addresses | ours == DEFAULTS
 
@@ -198,6 +198,21 @@ signal.signal(signal.SIGALRM, raise_timeout)
 run_tipbench("sleep", *sys.argv[1:])
 """
 """As Airflow runs a task: its time limit comes as an alarm, and what that raises is no plain exception."""
+
+
+def test_the_agent_is_the_worker_s_own_and_what_it_leaves_is_an_answer(fake: Path) -> None:
+    (fake / "answer").write_text('{"judged": 3, "waiting": 2}')
+    (fake / "code").write_text("4")
+    conf = DEFAULTS | {"experiment": "e", "judge_agent": True}
+    assert judge_with_agent(conf) == {"exit_code": 4, "answer": {"judged": 3, "waiting": 2}}
+    assert calls(fake) == [
+        ["judge", "--agent", "--json", "--experiment=e", "--mlflow-url=http://localhost:5000"]
+    ]
+    with pytest.raises(ConfRefused, match="unknown keys judge_command"):
+        check_conf(conf | {"judge_command": "true {experiment}"}, {})
+    (fake / "code").write_text("1")
+    with pytest.raises(TipbenchFailed):
+        judge_with_agent(conf)
 
 
 def start_task(folder: Path, *words: str) -> tuple["subprocess.Popen[bytes]", int]:

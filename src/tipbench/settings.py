@@ -112,6 +112,10 @@ class Settings(BaseModel):
     judged_by: Name | None = None
     """Who judges; without it the user of the machine, of `tipbench mcp` a coding agent."""
     judge_model: Name | None = None
+    judge_command: str | None = Field(default=None, min_length=1)
+    """What starts a coding agent that judges; no shell sees it, `{experiment}` stands for the experiment."""
+    judge_command_minutes: float = Field(default=240.0, gt=0, allow_inf_nan=False)
+    """How long it may take."""
     delta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """How far an automatic verdict may be from a lazy one; without it the data say."""
     judge_price_prompt: float | None = Field(default=None, ge=0, allow_inf_nan=False)

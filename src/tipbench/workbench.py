@@ -4,7 +4,7 @@ Nothing else constructs a phase, so that a setting cannot be forgotten at one of
 imports is loaded when it is asked for: a collect does not wait for the statistics of the gate.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tipbench.collect.run import Collecting
     from tipbench.engines import Engines
     from tipbench.imported import Importing
+    from tipbench.judging.agent import AgentJudging
     from tipbench.judging.auto.graders import JudgeModel, Price
     from tipbench.judging.auto.run import AutoJudging
     from tipbench.judging.service import Judging
@@ -102,6 +103,16 @@ class Workbench:
         from tipbench.judging.auto.run import AutoJudging
 
         return AutoJudging(self.judging, self.settings.home / "auto", report)
+
+    def agent_judging(self, report: Callable[[str], None], environ: Mapping[str, str]) -> "AgentJudging":
+        """The coding agent of the settings judges; `report` is told what it prints.
+
+        Raises:
+            NoAgent: none is set, or it cannot be started.
+        """
+        from tipbench.judging.agent import AgentJudging, find_agent
+
+        return AgentJudging(self.judging, find_agent(self.settings, environ), report)
 
     @cached_property
     def gate(self) -> "Gate":

@@ -124,10 +124,11 @@ def test_what_the_form_of_an_improvement_leaves_empty_is_not_said(fresh_site: Si
     client = fresh_site.client
     client.post("/sign-in", data={"name": "the-admin", "password": PASSWORD}, headers=HERE)
     filled = {"experiment": "e", "proposer": "m", "versions": "2", "rounds": "1", "n_scenarios": "0"}
-    filled |= {"n_tips": "3", "temperature": "0.5", "seed": "", "scenarios": ""}
+    filled |= {"n_tips": "3", "temperature": "0.5", "seed": "", "scenarios": "", "train_on": "auto"}
     started = client.post("/improve", data=filled, headers=HERE)
     assert started.status_code == 303, started.text
     said = parse(fresh_site.parts.jobs.list_jobs()[0])
     assert (said["n_tips"], said["temperature"], said["seed"], said["scenarios"]) == (3, 0.5, None, None)
+    assert (said["train_on"], said["promote"]) == ("auto", False)
     many = client.post("/improve", data=filled | {"n_tips": "many"}, headers=HERE)
     assert many.status_code == 422

@@ -88,6 +88,7 @@ def test_the_dispatcher_wakes_a_job_when_judging_is_done(bench: Bench) -> None:
         bench.store,
         local=AtOnce(bench),
         is_judged=lambda _: judged,
+        count_waiting=lambda _: 3,
         clock=lambda: seconds[0],
     )
     for _ in range(3):
@@ -214,7 +215,7 @@ def test_a_cancelled_job_without_a_worker_is_ended_by_the_dispatcher(bench: Benc
     with bench.store.database.change() as change:
         change.execute("UPDATE jobs SET cancel_ms = cancel_ms - 60000")
     local = LocalProcess(bench.store, SCRIPT, home=bench.settings.home)
-    dispatcher = Dispatcher(bench.store, local=local, is_judged=lambda _: False)
+    dispatcher = Dispatcher(bench.store, local=local, is_judged=lambda _: False, count_waiting=lambda _: 0)
     dispatcher.tick()
     eventually(lambda: not bench.store.is_alive(job.id))
     dispatcher.tick()

@@ -102,6 +102,11 @@ KEYS: dict[str, dict[str, Any]] = {
         "maxLength": 250,
         "description": "An automatic judge beside the other one; empty: none",
     },
+    "judge_agent": {
+        "default": False,
+        "type": "boolean",
+        "description": "Let the coding agent judge that the worker's own TIPBENCH_JUDGE_COMMAND starts",
+    },
     "until": {
         "default": "compare",
         "enum": ["compare", "gate", "promote"],

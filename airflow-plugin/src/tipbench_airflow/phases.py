@@ -44,6 +44,11 @@ def judge_automatically(conf: Conf) -> dict[str, Any]:
     return _answer(run_tipbench(*arguments, *bench(conf, os.environ), passing=ANSWERS))
 
 
+def judge_with_agent(conf: Conf) -> dict[str, Any]:
+    """The worker's own coding agent. A sitting that does not count (3) and a rest (4) are answers."""
+    return _answer(run_tipbench("judge", "--agent", "--json", *bench(conf, os.environ), passing=ANSWERS))
+
+
 def compare(conf: Conf, *, run_id: str) -> dict[str, Any]:
     """The leaderboard; also in MLflow, as JSON and as a page."""
     with tempfile.TemporaryDirectory(prefix="tipbench-") as folder:

@@ -41,6 +41,7 @@ def make_app(parts: Parts, *, hosts: frozenset[str] = LOOPBACK, dispatch: bool =
             local=LocalProcess(parts.jobs, own_command(), home=parts.settings.home),
             airflow=parts.airflow,
             is_judged=parts.mlflow.is_judged,
+            count_waiting=parts.mlflow.count_waiting,
         )
         if dispatch:
             dispatcher.start()

@@ -481,6 +481,7 @@ def show_experiment(
         cells=view.lines(view.cells({"arm": chosen})),
         link=view.link,
         auto_judge=parts.settings.judge_model,
+        agent=parts.settings.judge_command is not None,
         cell_scores=_name_cell_scores(report),
     )
 

@@ -93,6 +93,13 @@ class MlflowConnection:
             # Deleted while a job waited for it: its next step says so.
             return True
 
+    def count_waiting(self, name: str) -> int:
+        """How many candidates wait for a lazy judge."""
+        try:
+            return self.open().judging.status(experiment=name).waiting
+        except ExperimentNotFound:
+            return 0
+
     def experiment_link(self, experiment: Experiment) -> str:
         """Where people see it in MLflow's own pages."""
         return f"{self.open().tracking.url}/#/experiments/{experiment.id}"

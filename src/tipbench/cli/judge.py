@@ -19,6 +19,7 @@ from tipbench.cli.session import (
     given_options,
     has_subcommand,
     judge_here,
+    judge_with_agent,
     judge_with_bar,
     mlflow_options,
     open_session,
@@ -28,6 +29,7 @@ from tipbench.cli.session import (
 from tipbench.errors import JudgedEnough, TipbenchError, UsageError
 
 if TYPE_CHECKING:
+    from tipbench.judging.agent import AgentOutcome
     from tipbench.judging.auto.run import AutoOutcome
     from tipbench.judging.handout import Handout, SittingRequest
     from tipbench.judging.service import AppliedSheet
@@ -41,6 +43,7 @@ GOES_WITH = {
     "apply": {"close", "judged_by", "as_json"},
     "interactive": {*WISHES, "judged_by"},
     "auto": {"judge_model", "budget", "anyway", "as_json"},
+    "agent": {"as_json"},
 }
 """The ways to judge, and the options that each takes."""
 ALONE = ("next_items", "second_opinion", "disagreements")
@@ -122,6 +125,7 @@ def delta_option(function: Function) -> Function:
 @click.option("--judge-model", help="With --auto: a local model, openai:NAME, or litellm:PROVIDER/NAME.")
 @click.option("--budget", type=click.FloatRange(min=0), help="With --auto: at most so many US dollars.")
 @click.option("--anyway", is_flag=True, help="With --auto: judge on when the anchors show it cannot.")
+@click.option("--agent", is_flag=True, help="Let the coding agent of the setting judge_command judge.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @experiment_option
 @mlflow_options
@@ -133,10 +137,18 @@ def command(ctx: click.Context, **given: Any) -> None:
         return
     ways = [way for way in GOES_WITH if given[way]]
     if len(ways) != 1:
-        raise UsageError("judge takes exactly one of --export FILE, --apply FILE, --interactive and --auto")
+        raise UsageError(
+            "judge takes exactly one of --export FILE, --apply FILE, --interactive, --auto and --agent"
+        )
     (way,) = ways
     _check_options(given_options(ctx), way)
-    run = {"export": _export, "apply": _apply, "interactive": _judge_at_keyboard, "auto": _judge_by_model}
+    run = {
+        "export": _export,
+        "apply": _apply,
+        "interactive": _judge_at_keyboard,
+        "auto": _judge_by_model,
+        "agent": _judge_by_agent,
+    }
     ctx.exit(run[way](given))
 
 
@@ -278,6 +290,29 @@ def _judge_by_model(given: Mapping[str, Any]) -> int:
             else:
                 print_judged(outcome, say, judge=judge, experiment=settings.experiment, anyway=anyway)
     return UNINFORMATIVE if outcome is not None and not outcome.grade.informative and not anyway else 0
+
+
+def _judge_by_agent(given: Mapping[str, Any]) -> int:
+    as_json = given["as_json"]
+    with open_session(_flags(given), for_machines=as_json) as session:
+        outcome = judge_with_agent(session, session.settings.experiment)
+        if as_json:
+            click.echo(json.dumps(_agent_as_json(outcome)))
+        if outcome is None:
+            return 0
+        outcome.check(session.settings.judge_command_minutes)
+    return outcome.exit_code
+
+
+def _agent_as_json(outcome: "AgentOutcome | None") -> dict[str, object] | None:
+    if outcome is None:
+        return None
+    return {
+        "agent_code": outcome.agent_code,
+        "judged": outcome.judged,
+        "waiting": outcome.waiting,
+        "refused": [line.sitting for line in outcome.refused],
+    }
 
 
 def _as_json(outcome: "AutoOutcome | None") -> dict[str, object] | None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tipbench.collect.run import Plan
     from tipbench.engines.protocol import Engine
     from tipbench.grid import Cell
+    from tipbench.judging.agent import AgentOutcome
     from tipbench.judging.auto.run import AutoOrder, AutoOutcome
     from tipbench.judging.handout import SittingRequest
     from tipbench.records import Model
@@ -308,6 +309,22 @@ def judge_with_bar(session: Session, order: "AutoOrder", *, quiet: bool) -> "Aut
 
     with judging_bar(session.say, quiet=quiet) as report:
         return session.workbench.auto_judging(report).run(order, experiment=session.settings.experiment)
+
+
+def judge_with_agent(session: Session, experiment: str) -> "AgentOutcome | None":
+    """Lets the agent of the settings judge, shows what it prints and what came of it.
+
+    Raises:
+        NoAgent: none is set, or it cannot be started.
+    """
+    from tipbench.show.sittings import print_agent
+
+    def show(line: str) -> None:
+        session.say.print(f"│ {line}", markup=False, highlight=False, soft_wrap=True)
+
+    outcome = session.workbench.agent_judging(show, os.environ).run(experiment)
+    print_agent(outcome, session.say, experiment=experiment)
+    return outcome
 
 
 def judge_here(session: Session, request: "SittingRequest") -> int:

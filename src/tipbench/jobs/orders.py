@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -60,6 +60,15 @@ class RunOrder(Record):
     skip_missing: bool = Field(default=False, strict=True)
 
 
+class JudgeOrder(Record):
+    """Who shall judge: `auto` is the model of the setting `judge_model`, `lazy` the agent of `judge_command`.
+
+    What either of them is, no request says.
+    """
+
+    tier: Literal["auto", "lazy"] = "auto"
+
+
 class ImproveOrder(Record):
     """The configuration of an improvement: the keys, defaults and limits of `tipbench improve`.
 
@@ -71,6 +80,7 @@ class ImproveOrder(Record):
     proposer: ModelName
     versions: int = Field(default=2, ge=1, le=8, strict=True)
     rounds: int = Field(default=1, ge=1, le=20, strict=True)
+    train_on: Literal["lazy", "auto"] = "lazy"
     model: ModelName | None = None
     prompt: Name | None = None
     scenarios: Name | None = None
@@ -121,11 +131,17 @@ def auto_judge_step(experiment: str) -> Step:
     return Step(name="judge", arguments=("judge", "--auto", f"--experiment={experiment}"), passing=(0, 3, 4))
 
 
-def improve_step(order: ImproveOrder, *, folder: Path) -> Step:
+def agent_judge_step(experiment: str) -> Step:
+    """The agent of the settings; one whose sitting does not count (3) or who left something (4) ends well."""
+    return Step(name="agent", arguments=("judge", "--agent", f"--experiment={experiment}"), passing=(0, 3, 4))
+
+
+def improve_step(order: ImproveOrder, *, folder: Path, settings: Settings) -> Step:
     """One stretch of an improvement: it ends well where it needs verdicts (4) or found nothing better (3)."""
     options = _options(order.model_dump(exclude_none=True))
-    sheet = f"--sheet={folder / 'sheet.json'}"
-    return Step(name="improve", arguments=("improve", *options, sheet), passing=(0, 3, 4))
+    # Where an agent judges, nobody needs a file.
+    sheet = () if settings.judge_command else (f"--sheet={folder / 'sheet.json'}",)
+    return Step(name="improve", arguments=("improve", *options, *sheet), passing=(0, 3, 4))
 
 
 def simulate_step(order: SimulateOrder) -> Step:
