@@ -16,10 +16,9 @@ from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import Evidence
 from tipbench.bench.flags import compute_flags
-from tipbench.judging.blind import mask_names
 from tipbench.judging.draw import draw_blocks, split_sections
-from tipbench.judging.handout import make_sittings
-from tipbench.judging.sheet import Sitting, build_sitting
+from tipbench.judging.handout import Sitting, build_sitting, make_sittings
+from tipbench.judging.sheet import mask_names
 from tipbench.pack import builtin_pack
 from tipbench.records import Pack
 

@@ -33,6 +33,8 @@ class Bench:
     packs: dict[str, Pack] = field(default_factory=dict[str, Pack], repr=False)
     fresh: bool = False
     """Read everything, without the cache."""
+    keys: dict[str, BlindKey] = field(default_factory=dict[str, BlindKey], repr=False)
+    """Blind keys that were read, by run: they never change."""
 
     def again(self, *, fresh: bool = False) -> "Bench":
         """The same experiment as it is now."""
@@ -65,6 +67,11 @@ class Bench:
     def arms(self) -> list[str]:
         """The arms there are cells of."""
         return sorted({cell.facts.arm for cell in self.evidence.cells})
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models there are cells of."""
+        return tuple(sorted({cell.facts.model for cell in self.evidence.cells}))
 
     @property
     def pack(self) -> Pack:
@@ -142,8 +149,11 @@ class Bench:
         }
 
     def key_of(self, sitting: StoredSitting) -> BlindKey:
-        """The blind key of a sitting."""
-        return BlindKey.model_validate_json(self.read_artifact(sitting.run, KEY_FILE))
+        """The blind key of a sitting, read once."""
+        run = sitting.run
+        if run.run_id not in self.keys:
+            self.keys[run.run_id] = BlindKey.model_validate_json(self.read_artifact(run, KEY_FILE))
+        return self.keys[run.run_id]
 
     def answers_of(
         self, sitting: StoredSitting, submissions: Sequence[int] | None = None
