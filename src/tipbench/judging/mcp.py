@@ -19,7 +19,7 @@ from pydantic import Field
 from tipbench.errors import JudgedEnough, TipbenchError, TrackingError, TrackingUnavailable, UsageError
 from tipbench.judging.handout import seed_source
 from tipbench.judging.service import Judging
-from tipbench.judging.sheet import LiveSitting
+from tipbench.judging.sheet import LiveSitting, SheetRubric
 from tipbench.judging.wire import (
     ExperimentsToJudge,
     ExperimentToJudge,
@@ -29,13 +29,11 @@ from tipbench.judging.wire import (
     Order,
     Percent,
     Progress,
-    RubricText,
     SittingWishes,
     SpotCount,
     explain,
     make_answers,
     read_given,
-    show_experiment,
     show_items,
     show_rubric,
 )
@@ -91,7 +89,17 @@ class JudgeTools:
                 except TipbenchError:
                     unreadable.append(experiment.name)
                     continue
-                lines += [show_experiment(status)] if status.cells else []
+                if status.cells:
+                    # Nothing that tells who wrote what.
+                    lines.append(
+                        ExperimentToJudge(
+                            experiment=status.experiment,
+                            candidates=status.candidates,
+                            judged=status.judged,
+                            waiting=status.waiting,
+                            judging_closed=status.close_reason is not None,
+                        )
+                    )
             return ExperimentsToJudge(
                 judged_by=self._judged_by,
                 default_experiment=self._experiment,
@@ -129,7 +137,7 @@ class JudgeTools:
                 what_now="Nothing waits here for a judge that is not with one already: you are done.",
             )
 
-    def read_rubric(self, sitting: Token, experiment: Experiment = None) -> RubricText:
+    def read_rubric(self, sitting: Token, experiment: Experiment = None) -> SheetRubric:
         """The scoring guide of this sitting. Read it whole before you judge."""
         with self._lock:
             return show_rubric(self._look(sitting, experiment))
@@ -200,7 +208,6 @@ def _show_progress(sitting: LiveSitting) -> Progress:
 
 
 def make_server(tools: JudgeTools) -> MCPServer[object]:
-    """The server with these tools."""
     app: MCPServer[object] = MCPServer(
         "tipbench", version=version("tipbench"), instructions=INSTRUCTIONS, log_level="WARNING"
     )

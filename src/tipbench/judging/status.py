@@ -287,6 +287,19 @@ class NoiseLine(Record):
     sittings: int
     offsets_fitted: bool
 
+    @classmethod
+    def of(cls, bench: Bench) -> "NoiseLine":
+        noise = bench.noise
+        return cls(
+            experiment=bench.name,
+            repeat_sd=noise.repeat_sd,
+            repeats=noise.repeats,
+            repeats_fitted=noise.repeats_fitted,
+            offset_sd=noise.offset_sd,
+            sittings=noise.sittings,
+            offsets_fitted=noise.offsets_fitted,
+        )
+
 
 class JudgesReport(Record):
     """What `tipbench judge judges` says."""
@@ -302,12 +315,15 @@ def read_judges(benches: Iterable[Bench], *, now_ms: int, threshold: float | Non
     """All sittings, oldest first, and the agreement of every two judges who met. `threshold` is Δ if set."""
     benches = list(benches)
     sittings = [(bench.name, sitting) for bench in benches for sitting in bench.evidence.sittings]
-    exact = _exact_judges(sitting for _, sitting in sittings)
+    hits = Counter(sitting.judged_by for _, sitting in sittings if _hit_all(sitting))
     lines = [
         JudgeSitting(
             experiment=name,
             closed_ms=sitting.closed_ms,
-            mark=mark_sitting(sitting, also=_exact_mark(sitting, exact)),
+            mark=mark_sitting(
+                sitting,
+                also=["exact"] if _hit_all(sitting) and hits[sitting.judged_by] >= EXACT_SITTINGS else [],
+            ),
             line=sitting_line(sitting, now_ms),
         )
         for name, sitting in sittings
@@ -326,26 +342,13 @@ def read_judges(benches: Iterable[Bench], *, now_ms: int, threshold: float | Non
         pairs=tuple(
             _compare(judges, same) for judges, both in find_pairs(given) for same in _sort_by_rubric(both)
         ),
-        noise=tuple(_noise_line(bench) for bench in benches if bench.evidence.lazy),
+        noise=tuple(NoiseLine.of(bench) for bench in benches if bench.evidence.lazy),
         disagreements=tuple(
             add_spread(found, bench.evidence, bench.rubric_of)
             for bench, (found, _) in zip(benches, measured, strict=True)
             if found is not None
         ),
         flagged=tuple(pair for _, flagged in measured for pair in flagged),
-    )
-
-
-def _noise_line(bench: Bench) -> NoiseLine:
-    noise = bench.noise
-    return NoiseLine(
-        experiment=bench.name,
-        repeat_sd=noise.repeat_sd,
-        repeats=noise.repeats,
-        repeats_fitted=noise.repeats_fitted,
-        offset_sd=noise.offset_sd,
-        sittings=noise.sittings,
-        offsets_fitted=noise.offsets_fitted,
     )
 
 
@@ -386,14 +389,5 @@ def _scale_alphas(both: Sequence[tuple[JudgedVerdict, JudgedVerdict]]) -> dict[s
     return found
 
 
-def _exact_judges(sittings: Iterable[StoredSitting]) -> set[str]:
-    hits = Counter(sitting.judged_by for sitting in sittings if _hit_all(sitting))
-    return {judge for judge, count in hits.items() if count >= EXACT_SITTINGS}
-
-
 def _hit_all(sitting: StoredSitting) -> bool:
     return sitting.drift is not None and sitting.drift.exact and not sitting.drift.unanchored
-
-
-def _exact_mark(sitting: StoredSitting, exact: set[str]) -> list[str]:
-    return ["exact"] if _hit_all(sitting) and sitting.judged_by in exact else []

@@ -19,8 +19,7 @@ from tipbench.errors import (
 )
 from tipbench.inert import make_inert
 from tipbench.judging.request import SittingRequest, check_wishes
-from tipbench.judging.sheet import LiveSitting, answers_error, make_id
-from tipbench.judging.status import Status
+from tipbench.judging.sheet import LiveSitting, SheetRubric, answers_error, make_id
 from tipbench.records import Record
 
 Scales = dict[str, tuple[int, int]]
@@ -113,7 +112,6 @@ class SittingProgress(Record):
 
     @classmethod
     def of(cls, sitting: LiveSitting, **more: str) -> Self:
-        """How far this one is."""
         return cls(
             experiment=sitting.experiment,
             sitting=sitting.token,
@@ -135,15 +133,6 @@ class SittingView(SittingProgress):
     """The same over the API."""
 
     said: str = ""
-
-
-class RubricText(Record):
-    """The pinned scoring guide."""
-
-    name: str
-    text: str
-    scales: Scales
-    flags: tuple[str, ...]
 
 
 class JudgeItem(Record):
@@ -186,22 +175,10 @@ class HandedItems(Record):
     remaining: int
 
 
-def show_experiment(status: Status) -> ExperimentToJudge:
-    """An experiment without anything that tells who wrote what."""
-    return ExperimentToJudge(
-        experiment=status.experiment,
-        candidates=status.candidates,
-        judged=status.judged,
-        waiting=status.waiting,
-        judging_closed=status.close_reason is not None,
-    )
-
-
-def show_rubric(sitting: LiveSitting) -> RubricText:
-    """The rubric of this sitting."""
-    rubric = sitting.rubric
-    text = make_inert(rubric.text, limit=max(1, 2 * len(rubric.text)))
-    return RubricText(name=rubric.name, text=text, scales=rubric.scales, flags=rubric.flags)
+def show_rubric(sitting: LiveSitting) -> SheetRubric:
+    """The pinned scoring guide of this sitting."""
+    text = sitting.rubric.text
+    return sitting.rubric.model_copy(update={"text": make_inert(text, limit=max(1, 2 * len(text)))})
 
 
 def show_items(sitting: LiveSitting, n: int, *, rng: Random) -> NextItems:

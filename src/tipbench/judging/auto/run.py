@@ -8,7 +8,6 @@ from pathlib import Path
 from random import Random
 
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import check_contents
 from tipbench.bench.flags import compute_flags
 from tipbench.bench.sittings import (
@@ -130,43 +129,19 @@ def draw_key(
     )
 
 
-def make_facts(
-    judge: JudgeModel, key: BlindKey, cell: StoredCell, *, order_seed: int, now_ms: int
-) -> SittingFacts:
-    """Who judges what, and how it was drawn."""
-    return SittingFacts(
-        token=make_id(Random(order_seed), length=12),
-        tier="auto",
-        judge_kind=AUTO_KIND,
-        rubric=cell.facts.rubric,
-        rubric_hash=cell.facts.rubric_hash,
-        pack_hash=cell.facts.pack_hash,
-        drawn="all",
-        order_seed=order_seed,
-        expires_ms=now_ms + LEASE_MS,
-        items=len(key.items),
-        anchors=sum(bool(item.anchor) for item in key.items),
-        blocks=1,
-        judge_model=judge.name,
-        judge_digest=judge.digest,
-        judge_pinned=judge.pinned,
-    )
-
-
 def _draw_waiting(judge: JudgeModel, bench: Bench, rng: Random, *, limit: int | None) -> list[Member]:
     tokens = {sitting.facts.token for sitting in sittings_of(judge, bench) if sitting.closed is not None}
     cells = bench.evidence.cells
-    taken = {cell.run.run_id: _judged_slots(cell, tokens) for cell in cells}
-    return [item for block in draw_blocks(cells, taken=taken, limit=limit, rng=rng) for item in block.items]
-
-
-def _judged_slots(cell: StoredCell, tokens: set[str]) -> set[int]:
-    return {
-        verdict.slot
-        for (token, _), verdicts in cell.submissions.items()
-        if token in tokens
-        for verdict in verdicts
+    taken = {
+        cell.run.run_id: {
+            verdict.slot
+            for (token, _), verdicts in cell.submissions.items()
+            if token in tokens
+            for verdict in verdicts
+        }
+        for cell in cells
     }
+    return [item for block in draw_blocks(cells, taken=taken, limit=limit, rng=rng) for item in block.items]
 
 
 # A sitting in the store: opened or taken up.
@@ -184,7 +159,6 @@ class AutoSitting:
 
     @property
     def token(self) -> str:
-        """Its name."""
         return self.sitting.facts.token
 
 
@@ -228,7 +202,23 @@ def _hand_out(judge: JudgeModel, bench: Bench, sample: Sample | None) -> str | N
     if key is None:
         return None
     blank = bench.blank()
-    facts = make_facts(judge, key, cell, order_seed=seed, now_ms=blank.start_time)
+    facts = SittingFacts(
+        token=make_id(Random(seed), length=12),
+        tier="auto",
+        judge_kind=AUTO_KIND,
+        rubric=cell.facts.rubric,
+        rubric_hash=cell.facts.rubric_hash,
+        pack_hash=cell.facts.pack_hash,
+        drawn="all",
+        order_seed=seed,
+        expires_ms=blank.start_time + LEASE_MS,
+        items=len(key.items),
+        anchors=sum(bool(item.anchor) for item in key.items),
+        blocks=1,
+        judge_model=judge.name,
+        judge_digest=judge.digest,
+        judge_pinned=judge.pinned,
+    )
     write = sitting_write(facts, key, judged_by=judge.name, write=blank)
     params = {"judged_by": judge.name, "judge_digest": judge.digest}
     tags = write.tags | {"judge_kind": facts.judge_kind}
@@ -422,20 +412,19 @@ class _Work:
         if usd is None:
             usd = price.of(prompt_tokens=reply.prompt_tokens, output_tokens=reply.output_tokens)
         scores = "cut off" if reply.cut_off else read_scores(reply.text, self.sitting.pack.rubric)
-        failed = isinstance(scores, str)
-        self.ledger.settle(
-            LedgerEntry(
-                kind="failure" if failed else "scores",
-                item=item.id,
-                usd=usd,
-                prompt_tokens=reply.prompt_tokens,
-                output_tokens=reply.output_tokens,
-                seconds=reply.seconds,
-                scores=None if isinstance(scores, str) else scores,
-                message=scores if isinstance(scores, str) else "",
-            )
+        entry = LedgerEntry(
+            kind="scores",
+            item=item.id,
+            usd=usd,
+            prompt_tokens=reply.prompt_tokens,
+            output_tokens=reply.output_tokens,
+            seconds=reply.seconds,
         )
-        return None if isinstance(scores, str) else scores
+        if isinstance(scores, str):
+            self.ledger.settle(entry.model_copy(update={"kind": "failure", "message": scores}))
+            return None
+        self.ledger.settle(entry.model_copy(update={"scores": scores}))
+        return scores
 
     def _open_grader(self) -> Grader:
         """Loaded when it is needed: what was judged completely before a crash is only closed."""

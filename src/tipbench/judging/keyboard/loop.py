@@ -61,7 +61,7 @@ class Keyboard:
         os.set_blocking(self._bell, False)
         self._old_wakeup = signal.set_wakeup_fd(self._alarm, warn_on_full_buffer=False)
         self._handlers = {number: signal.signal(number, _leave_to_the_loop) for number in SIGNALS}
-        self._take()
+        self.take()
         return self
 
     def __exit__(
@@ -95,14 +95,11 @@ class Keyboard:
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, _leave_to_the_loop)
-        self._take()
+        self.take()
         come_back()
 
-    def take_again(self) -> None:
-        """After somebody else stopped us: the shell had the terminal meanwhile."""
-        self._take()
-
-    def _take(self) -> None:
+    def take(self) -> None:
+        """Takes the terminal; also after somebody else stopped us: the shell had it meanwhile."""
         # Not raw: Ctrl-C and Ctrl-Z stay what they are everywhere.
         tty.setcbreak(self._descriptor, termios.TCSADRAIN)
 
@@ -353,7 +350,7 @@ class _KeyLoop:
             if key == "suspend":
                 self._keyboard.suspend(leave=self._screen.leave, come_back=self._screen.enter)
             elif key == "continue":
-                self._keyboard.take_again()
+                self._keyboard.take()
                 self._screen.enter()
             elif key not in {"wake", "resize"}:
                 return key
