@@ -14,7 +14,7 @@ from tests.support.official import search_official
 from tests.support.sheets import REFERENCES, fill, hand_out, judge_soundly, sections
 from tests.support.small_pack import write_small_pack
 from tipbench.bench.sittings import LEASE_MS
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.pack import read_pack
 from tipbench.settings import Settings

@@ -12,9 +12,8 @@ from mcp import Client, StdioServerParameters
 
 from tests.support.sheets import REFERENCES
 from tipbench.clock import make_stamps
-from tipbench.judging.mcp import make_server
+from tipbench.judging.mcp import JudgeTools, make_server
 from tipbench.judging.service import Judging
-from tipbench.judging.tools import JudgeTools
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 

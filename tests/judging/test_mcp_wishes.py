@@ -18,9 +18,9 @@ from tests.support.sheets import hand_out
 from tipbench.bench.cells import read_candidates, read_cells
 from tipbench.clock import make_stamps
 from tipbench.judging.draw import UnknownArm
+from tipbench.judging.mcp import JudgeTools
 from tipbench.judging.service import Judging
-from tipbench.judging.tools import JudgeTools, explain
-from tipbench.judging.wire import Progress
+from tipbench.judging.wire import Progress, explain
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 

@@ -11,7 +11,7 @@ from tipbench.bench.champions import GATE_FILE, read_chain
 from tipbench.bench.plans import GateRule, StoredPlan, claim_look, find_plan, look_write, make_terms
 from tipbench.bench.sittings import Decision
 from tipbench.errors import NoChampion, TrackingRefused, UsageError
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.pack import parse_pack
 from tipbench.promotion.gate import GateQuestion
 from tipbench.promotion.rules import GateReport, compute_look, freeze

@@ -14,7 +14,7 @@ from tests.support.templates import rename_pack
 from tipbench.bench.plans import PlanFacts
 from tipbench.errors import JudgedEnough, UsageError
 from tipbench.improve.state import check_challenge
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.pack import parse_pack
 from tipbench.promotion.gate import GateQuestion, make_arm
 from tipbench.promotion.rules import GateReport

@@ -10,7 +10,7 @@ from tests.support.scripted import make_model
 from tipbench.bench.sittings import Decision
 from tipbench.errors import ModelMissing
 from tipbench.grid import champion_alone
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.promotion.gate import GateQuestion, make_arm
 from tipbench.records import Model
 from tipbench.settings import Settings

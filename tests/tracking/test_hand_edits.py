@@ -126,7 +126,8 @@ def edit_artifact(tracking: Tracking, run: Run, file: str, old: str, new: str) -
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / Path(file).name
         path.write_text(text.replace(old, new), encoding="utf-8")
-        MlflowClient(tracking.url).log_artifact(run.run_id, str(path), str(Path(file).parent).strip("."))
+        put = MlflowClient(tracking.url).log_artifact  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        put(run.run_id, str(path), str(Path(file).parent).strip("."))
 
 
 PAIRS = ("export", "{}", "pairs.jsonl", "--pairs", "--min-margin", "0.01")

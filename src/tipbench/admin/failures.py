@@ -22,7 +22,7 @@ from tipbench.inert import make_inert
 from tipbench.jobs.records import NotThere
 from tipbench.jobs.store import RepeatedDifferently
 from tipbench.judging.agent import NoAgent
-from tipbench.judging.tools import explain
+from tipbench.judging.wire import explain
 from tipbench.records import Record
 
 STATUSES: tuple[tuple[type[TipbenchError], int, str], ...] = (

@@ -40,6 +40,8 @@ class Bench:
     packs: dict[str, Pack] = field(default_factory=dict[str, Pack], repr=False)
     fresh: bool = False
     """Read everything, without the cache."""
+    keys: dict[str, BlindKey] = field(default_factory=dict[str, BlindKey], repr=False)
+    """Blind keys that were read, by run: they never change."""
 
     def again(self, *, fresh: bool = False) -> "Bench":
         """The same experiment as it is now."""
@@ -72,6 +74,11 @@ class Bench:
     def arms(self) -> list[str]:
         """The arms there are cells of."""
         return sorted({cell.facts.arm for cell in self.evidence.cells})
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models there are cells of."""
+        return tuple(sorted({cell.facts.model for cell in self.evidence.cells}))
 
     @property
     def pack(self) -> Pack:
@@ -149,11 +156,13 @@ class Bench:
         }
 
     def key_of(self, sitting: StoredSitting) -> BlindKey:
-        """The blind key of a sitting."""
+        """The blind key of a sitting, read once."""
         run = sitting.run
-        text = self.read_artifact(run, KEY_FILE)
-        check_unchanged(run, KEY_FILE, text, stored=run.tags.get(KEY_TAG))
-        return BlindKey.model_validate_json(text)
+        if run.run_id not in self.keys:
+            text = self.read_artifact(run, KEY_FILE)
+            check_unchanged(run, KEY_FILE, text, stored=run.tags.get(KEY_TAG))
+            self.keys[run.run_id] = BlindKey.model_validate_json(text)
+        return self.keys[run.run_id]
 
     def answers_of(
         self, sitting: StoredSitting, submissions: Sequence[int] | None = None

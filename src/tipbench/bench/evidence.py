@@ -19,6 +19,11 @@ class CountedVerdict:
     sitting: StoredSitting
     verdict: Verdict
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Run id of the cell, and slot: which candidate it is on."""
+        return self.cell.run.run_id, self.verdict.slot
+
 
 @dataclass(frozen=True)
 class Evidence:

@@ -111,7 +111,7 @@ def _let_model_judge(session: Session, engines: "Engines", *, sample: "Sample") 
 
 def _offer_keyboard(session: Session) -> None:
     """On a terminal, and only there, a person may judge one block at once."""
-    from tipbench.judging.handout import SittingRequest
+    from tipbench.judging.request import SittingRequest
 
     if can_draw(session) and click.confirm("Judge one block yourself, here at the keyboard?", default=False):
         judge_here(session, SittingRequest(getpass.getuser(), blocks=1))

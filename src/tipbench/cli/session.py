@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tipbench.grid import Cell
     from tipbench.judging.agent import AgentOutcome
     from tipbench.judging.auto.run import AutoOrder, AutoOutcome
-    from tipbench.judging.handout import SittingRequest
+    from tipbench.judging.request import SittingRequest
     from tipbench.records import Model
     from tipbench.settings import Settings
     from tipbench.tracking import Delivery, Tracking
@@ -334,7 +334,6 @@ def judge_here(session: Session, request: "SittingRequest") -> int:
         UsageError: this is not a terminal.
     """
     from tipbench.judging.keyboard.loop import judge_at_keyboard
-    from tipbench.judging.service import LiveJudging
     from tipbench.show.screen import TerminalScreen
     from tipbench.show.sittings import tell_left
 
@@ -344,9 +343,8 @@ def judge_here(session: Session, request: "SittingRequest") -> int:
             "judge --interactive needs a terminal it can draw on",
             hint=f"Judge by file: tipbench judge --experiment {shlex.quote(name)} --export sheet.json",
         )
-    live = LiveJudging(judging)
     try:
-        sitting = live.open(replace(request, sits="human"), experiment=name)
+        sitting = judging.open_sitting(replace(request, sits="human"), experiment=name)
     except JudgedEnough as enough:
         say_enough(session, enough)
         return 0
@@ -354,7 +352,7 @@ def judge_here(session: Session, request: "SittingRequest") -> int:
         session.say.print("nothing waits for a lazy judge that is not with one already")
         session.say.print(f"  tipbench judge status --experiment {shlex.quote(name)}", markup=False)
         return 0
-    left = judge_at_keyboard(live, sitting, screen=TerminalScreen(session.say))
+    left = judge_at_keyboard(judging, sitting, screen=TerminalScreen(session.say))
     if left.exit_code:
         return left.exit_code
     lines = {line.sitting: line for line in judging.status(experiment=name).sittings}

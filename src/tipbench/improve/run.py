@@ -25,9 +25,10 @@ from tipbench.improve.brief import Brief, Check, ModelProposer, Subject, read_fi
 from tipbench.improve.state import Course, Order, explain_lack, read_course
 from tipbench.inert import make_inert_line
 from tipbench.judging.agent import AgentOutcome
-from tipbench.judging.handout import SittingRequest, part_file, schema_file, seed_source
+from tipbench.judging.handout import seed_source
+from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
-from tipbench.judging.sheet import Sheet, read_sheet
+from tipbench.judging.sheet import Sheet, part_file, read_sheet, schema_file
 from tipbench.judging.status import SittingLine
 from tipbench.promotion.gate import GateQuestion
 from tipbench.promotion.promote import Outcome, Promoting
@@ -78,8 +79,7 @@ class LazyJudging:
         Raises:
             SheetError: names every problem of a sheet by item.
         """
-        with self.judging.locked(experiment) as bench:
-            self.judging.read_tidy(bench)
+        self.judging.tidy(experiment)
         said: list[str] = []
         for path, sheet in self._sheets(experiment, self._open(experiment)):
             if any(s is not None for part in sheet.sections for i in part.items for s in i.scores.values()):

@@ -14,13 +14,20 @@ from tipbench.inert import make_inert_line
 if TYPE_CHECKING:
     # What is drawn here is made by whoever asks; the others need not be loaded.
     from tipbench.judging.agent import AgentOutcome
+    from tipbench.judging.anchors import AnchorProposal
     from tipbench.judging.auto.graders import JudgeModel
     from tipbench.judging.auto.run import AutoOutcome
-    from tipbench.judging.draw import Disagreement, FlaggedPair
-    from tipbench.judging.judges import JudgePair, JudgeSitting, JudgesReport, NoiseLine
     from tipbench.judging.keyboard.loop import LeftSitting
-    from tipbench.judging.new_anchors import AnchorProposal
-    from tipbench.judging.status import SittingLine, Status
+    from tipbench.judging.status import (
+        Disagreement,
+        FlaggedPair,
+        JudgePair,
+        JudgeSitting,
+        JudgesReport,
+        NoiseLine,
+        SittingLine,
+        Status,
+    )
 
 SHOWN_CHARACTERS = 70
 ALARMS = {
