@@ -21,9 +21,10 @@ from tipbench_airflow.conf import (
     part_name,
     plan_parts,
 )
-from tipbench_airflow.phases import export_sheet
+from tipbench_airflow.phases import check_fits, export_sheet
 
 import tipbench
+from tests.conftest import Cli
 from tests.support.waiting import eventually
 from tipbench.cli.collect import command as collect_command
 from tipbench.jobs.orders import RunOrder
@@ -99,6 +100,8 @@ def test_every_model_has_a_task_and_the_champion_one_more() -> None:
     ("conf", "said"),
     [
         ({"modles": "a"}, "unknown keys modles"),
+        ({"judge_kind": "haiku"}, "name it in judge_model"),
+        ({"judge_kind": "haiku", "judge_model": ""}, "name it in judge_model"),
         ({"models": ", ,"}, "names none"),
         ({"models": "a,/etc/weights"}, "is a file"),
         ({"models": "weights.GGUF"}, "is a file"),
@@ -127,6 +130,27 @@ def test_addresses_of_configured_origins_are_taken() -> None:
     check_conf(DEFAULTS | {"ollama_url": "http://gpu2:11434"}, environ)
     assert mlflow_arguments({"mlflow_url": None}, environ) == [], "credentials stay in the environment"
     assert mlflow_arguments({"mlflow_url": None}, {}) == ["--mlflow-url=http://localhost:5000"]
+
+
+def test_a_run_that_would_mix_contents_is_refused_by_the_first_task_where_no_model_is(
+    cli: Cli,
+    collected: str,
+    base: tuple[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TIPBENCH_BIN", str(Path(sys.executable).with_name("tipbench")))
+    monkeypatch.setenv("TIPBENCH_PACK", str(base[1]))
+    (cli.home / "models").unlink()
+    conf = DEFAULTS | {"experiment": collected, "models": "smollm2,another", "prompts": "v1", "n_tips": 3}
+    check_fits(conf)
+    assert "4 cells fit into experiment" in capsys.readouterr().out
+    check_conf(conf | {"judge_kind": "haiku", "judge_model": "smollm2"}, {})
+    with pytest.raises(TipbenchFailed, match="exit code 2"):
+        check_fits(conf | {"temperature": 0.2, "diversity": True})
+    told = capsys.readouterr().out
+    assert "diversity false → true, temperature 0.7 → 0.2 (2 cells there)" in told
+    assert f"--experiment {collected}-2" in told
 
 
 def test_no_value_becomes_an_option_or_a_command(fake: Path) -> None:

@@ -141,6 +141,11 @@ def open_pack(name: str) -> Pack:
     return builtin_pack(name) if name == "tip" else read_pack(Path(name).expanduser())
 
 
+def stand_in(name: str) -> Model:
+    """A model that no engine was asked for, where it is only needed by name: its contents are not known."""
+    return Model(name=name, engine="", digest=f"unknown:{name}", parameters=None, size_bytes=0)
+
+
 def _options(settings: Settings, pack: Pack) -> Options:
     return Options(
         sampling=Sampling(

@@ -85,13 +85,13 @@ class MlflowConnection:
         report = self.open().compare(name, by, tier)
         return (report.model_dump_json(indent=1) + "\n").encode()
 
-    def is_judged(self, name: str) -> bool:
-        """Whether nobody has to wait for judging of the experiment any more."""
+    def find_end(self, name: str) -> str | None:
+        """Why nobody has to wait for judging of the experiment any more; None while it goes on."""
         try:
-            return self.open().judging.find_end(name) is not None
-        except ExperimentNotFound:
+            return self.open().judging.find_end(name)
+        except ExperimentNotFound as gone:
             # Deleted while a job waited for it: its next step says so.
-            return True
+            return gone.message
 
     def experiment_link(self, experiment: Experiment) -> str:
         """Where people see it in MLflow's own pages."""

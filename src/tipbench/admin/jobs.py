@@ -18,7 +18,9 @@ from tipbench.admin.failures import MARKED, REFUSALS, field_problems
 from tipbench.admin.health import HealthReport
 from tipbench.admin.panel import FRAGMENT, go, render
 from tipbench.admin.users import User
-from tipbench.errors import TipbenchError, UsageError
+from tipbench.engines import open_engines
+from tipbench.errors import ContentsDiffer, EngineError, Problems, TipbenchError, UsageError
+from tipbench.grid import prepare_grid, stand_in
 from tipbench.jobs.airflow.launcher import STEPS, order_conf
 from tipbench.jobs.orders import (
     ImproveOrder,
@@ -26,13 +28,14 @@ from tipbench.jobs.orders import (
     SimulateOrder,
     auto_judge_step,
     check_addresses,
+    check_judge,
     improve_step,
     pipeline_steps,
     simulate_step,
 )
 from tipbench.jobs.records import Job, Kind, State, Where
 from tipbench.jobs.store import NewJob, read_piece, read_progress, read_tail
-from tipbench.records import Record
+from tipbench.records import Model, Record
 
 # Orders of users, made into jobs.
 
@@ -50,12 +53,15 @@ def order_run(order: RunOrder, *, user: User, parts: Parts, repeat_key: str | No
     """The whole pipeline as a job: here, or on Airflow if the settings say so.
 
     Raises:
-        UsageError: an address in it is not one the server was configured with.
+        UsageError: an address in it is not one the server was configured with, or nobody would judge it.
+        ContentsDiffer: the experiment holds other contents.
         RepeatedDifferently: the key was used for another order.
     """
     check_addresses({"ollama_url": order.ollama_url, "mlflow_url": order.mlflow_url}, parts.settings)
+    check_judge(order, parts.settings)
     job_id = parts.stamps.new_id()
     if parts.airflow is None:
+        _check_fits(order, parts)
         conf = None
         steps = pipeline_steps(order, folder=parts.jobs.folder_of(job_id), settings=parts.settings)
     else:
@@ -71,6 +77,33 @@ def order_run(order: RunOrder, *, user: User, parts: Parts, repeat_key: str | No
         conf=conf,
     )
     return _add(new, user, parts)
+
+
+def _check_fits(order: RunOrder, parts: Parts) -> None:
+    """Refuses now what the job would refuse; on Airflow the first task does. Models may come later.
+
+    Raises:
+        UsageError: the pack has no such prompt or scenarios.
+        ContentsDiffer: a name in the experiment would have two contents.
+    """
+    settings = order.over(parts.settings)
+    with open_engines(settings.model_copy(update={"ollama_serve": False}), report=_ignore) as engines:
+
+        def find_model(name: str) -> Model:
+            try:
+                return engines.admit(name)
+            except EngineError:
+                return stand_in(name)
+
+        try:
+            cells = prepare_grid(settings, find_model=find_model)
+        except Problems as problems:
+            raise UsageError(problems.message) from problems
+    parts.mlflow.open().collecting.foresee(cells, experiment=order.experiment)
+
+
+def _ignore(_: str) -> None:
+    """Nobody watches."""
 
 
 def order_judge(experiment: str, *, user: User, parts: Parts, repeat_key: str | None) -> Job:
@@ -561,6 +594,9 @@ def _start(
         return _show(form, request, user, parts, values, field_problems(error))
     try:
         job = form.start(order, user=user, parts=parts, repeat_key=None)
+    except ContentsDiffer as error:
+        told = f"It holds other contents: {'; '.join(error.changes)}. Free is: {error.free_name}"
+        return _show(form, request, user, parts, values, {"experiment": told})
     except UsageError as error:
         return _show(form, request, user, parts, values, {"": error.message})
     if request.headers.get(FRAGMENT):

@@ -69,7 +69,7 @@ class LocalProcess:
 
 
 class Dispatcher:
-    """One per process. `is_judged` says whether judging of the job's experiment is done.
+    """One per process. `find_end` says why nobody waits for judging of an experiment any more; None: they do.
 
     Local jobs run one at a time; what `airflow` runs has a queue of its own there.
     """
@@ -80,13 +80,13 @@ class Dispatcher:
         *,
         local: Launcher,
         airflow: Launcher | None = None,
-        is_judged: Callable[[str], bool],
+        find_end: Callable[[str], str | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._local = local
         self._airflow = airflow
-        self._is_judged = is_judged
+        self._find_end = find_end
         self._clock = clock
         self._launched: dict[str, float] = {}
         self._looked: dict[str, float] = {}
@@ -138,8 +138,8 @@ class Dispatcher:
 
     def _wake(self) -> None:
         for job in self._list("local", "waiting"):
-            if self._is_time_to_look(job) and self._is_judged(job.experiment):
-                self._store.resume(job.id)
+            if self._is_time_to_look(job) and (reason := self._find_end(job.experiment)):
+                self._store.resume(job.id, reason=reason)
                 self._launched.pop(job.id, None)
 
     def _follow_airflow(self) -> None:

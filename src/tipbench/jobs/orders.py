@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from tipbench.errors import UsageError
 from tipbench.jobs.records import Step
-from tipbench.records import AGENT, Record
+from tipbench.records import AGENT, LAZY_KINDS, Record
 from tipbench.settings import Settings
 
 _DEFAULTS = Settings.model_fields
@@ -59,6 +59,10 @@ class RunOrder(Record):
     mlflow_url: str | None = Field(default=None, max_length=2_000)
     skip_missing: bool = Field(default=False, strict=True)
 
+    def over(self, settings: Settings) -> Settings:
+        """The settings with what was ordered."""
+        return settings.model_copy(update=self.model_dump(exclude={"skip_missing"}, exclude_none=True))
+
 
 class ImproveOrder(Record):
     """The configuration of an improvement: the keys, defaults and limits of `tipbench improve`.
@@ -89,6 +93,20 @@ class SimulateOrder(Record):
     profile_effect: float = Field(default=0.0, ge=0, le=10, allow_inf_nan=False)
     seed: int = Field(default=0, ge=0, lt=2**63, strict=True)
     experiment: Experiment = "tipbench-policies"
+
+
+def check_judge(order: RunOrder, settings: Settings) -> None:
+    """Refuses a run that would wait for a judge who does not exist.
+
+    Raises:
+        UsageError: it is to wait for the automatic judge, and none is set.
+    """
+    if order.judge_kind not in LAZY_KINDS and settings.judge_model is None:
+        raise UsageError(
+            f"judge_kind {order.judge_kind!r} waits for an automatic judge, and none is set",
+            hint="Set judge_model in the server's tipbench.toml, as in smollm2, or let it wait for "
+            f"{' or '.join(LAZY_KINDS)}.",
+        )
 
 
 def pipeline_steps(order: RunOrder, *, folder: Path, settings: Settings) -> tuple[Step, ...]:
