@@ -73,6 +73,17 @@ class NoChampion(UsageError):
         )
 
 
+class ChampionMissing(UsageError):
+    """The champion cannot be asked here: nobody could be compared with it."""
+
+    def __init__(self, champion: str, why: str) -> None:
+        super().__init__(
+            f"the champion {champion} cannot be asked: {why}",
+            hint="Get it back (of a .gguf file a link in the models folder will do). Without it the gate "
+            "lets nobody pass; to go on all the same: collect --without-champion",
+        )
+
+
 class PromotionLost(TipbenchError):
     """Somebody else's promotion came first."""
 

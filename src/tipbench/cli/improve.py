@@ -257,7 +257,7 @@ def _repeat_command(ctx: click.Context, more: Sequence[str]) -> str:
 def _make_order(
     session: Session, engines: "Engines", given: Mapping[str, Any], *, typed: Mapping[str, str]
 ) -> "Order":
-    from tipbench.grid import open_pack
+    from tipbench.grid import find_champions_model, open_pack
     from tipbench.improve.state import Order, make_options, split_scenarios
     from tipbench.promotion.succession import settle
 
@@ -271,12 +271,9 @@ def _make_order(
     name, base = _find_base(pack, champion, prompt=given["prompt"], model=given["model"])
     if champion is not None:
         _check_champions_values(champion, given, typed)
-    weights = engines.admit(name)
-    if champion is not None and weights.digest != champion.model_digest:
-        raise UsageError(
-            f"{name!r} are other weights here than the champion {champion.name} was made of",
-            hint="Get the weights it was promoted with, or promote what you have now.",
-        )
+        weights = find_champions_model(champion, find_model=engines.admit)
+    else:
+        weights = engines.admit(name)
     options = make_options(settings, pack) if champion is None else champion.options
     return Order(settings.experiment, pack, weights, base, options, split.training, split.confirming)
 
