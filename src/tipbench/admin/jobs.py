@@ -36,6 +36,7 @@ from tipbench.jobs.orders import (
 from tipbench.jobs.records import Job, Kind, State, Where
 from tipbench.jobs.store import NewJob, read_piece, read_progress, read_tail
 from tipbench.records import Model, Record
+from tipbench.web import normalise_url
 
 # Orders of users, made into jobs.
 
@@ -57,6 +58,8 @@ def order_run(order: RunOrder, *, user: User, parts: Parts, repeat_key: str | No
         ContentsDiffer: the experiment holds other contents.
         RepeatedDifferently: the key was used for another order.
     """
+    request = order.model_dump_json()
+    order = _leave_out_usual(order, parts)
     check_addresses({"ollama_url": order.ollama_url, "mlflow_url": order.mlflow_url}, parts.settings)
     check_judge(order, parts.settings)
     job_id = parts.stamps.new_id()
@@ -73,10 +76,23 @@ def order_run(order: RunOrder, *, user: User, parts: Parts, repeat_key: str | No
         steps=steps,
         id=job_id,
         repeat_key=repeat_key,
-        request=order.model_dump_json(),
+        request=request,
         conf=conf,
     )
     return _add(new, user, parts)
+
+
+def _leave_out_usual(order: RunOrder, parts: Parts) -> RunOrder:
+    """The order without the address of the MLflow that is in use anyway, set, found or managed.
+
+    The job finds it as this server did: what stands in the database need not be believed.
+    """
+    if order.mlflow_url is None:
+        return order
+    asked = normalise_url(order.mlflow_url, setting="mlflow_url")
+    return (
+        order.model_copy(update={"mlflow_url": None}) if asked == parts.mlflow.open().tracking.url else order
+    )
 
 
 def _check_fits(order: RunOrder, parts: Parts) -> None:
