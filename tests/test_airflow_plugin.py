@@ -27,7 +27,6 @@ import tipbench
 from tests.conftest import Cli
 from tests.support.waiting import eventually
 from tipbench.cli.collect import command as collect_command
-from tipbench.jobs.orders import RunOrder
 
 PLUGIN = Path(__file__).parent.parent / "airflow-plugin"
 DEFAULTS: dict[str, Any] = {key: how["default"] for key, how in KEYS.items()}
@@ -72,13 +71,6 @@ def test_the_plugin_has_the_version_of_the_tipbench_it_belongs_to() -> None:
     project = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]
     assert project["version"] == plugin_version == tipbench.__version__
     assert '"tipbench-airflow {__version__}"' in (PLUGIN.parent / "dags" / "bench_dag.py").read_text()
-
-
-def test_keys_and_defaults_are_those_of_a_run_ordered_over_the_api() -> None:
-    order = RunOrder().model_dump(exclude={"skip_missing", "ollama_url", "mlflow_url"})
-    ours = {"judge_model": None, "until": "compare"}
-    addresses = {"ollama_url": "http://localhost:11434", "mlflow_url": None}
-    assert order | addresses | ours == DEFAULTS
 
 
 def test_every_option_of_a_collect_task_is_one_of_the_command() -> None:

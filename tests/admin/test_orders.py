@@ -15,6 +15,7 @@ from tipbench.cli import group
 from tipbench.jobs.orders import RunOrder
 from tipbench.jobs.records import Job
 from tipbench.jobs.worker import Worker, own_command
+from tipbench.run_keys import RUN_KEYS
 from tipbench.settings import Settings
 
 
@@ -121,6 +122,19 @@ def test_a_run_that_would_wait_for_a_judge_who_does_not_exist_is_refused(
     assert (page.status_code, "waits for an automatic judge, and none is set" in page.text) == (422, True)
     taken = fresh_site.client.post("/api/bench/run", json=asked, headers=fresh_site.as_("admin"))
     assert taken.status_code == 202, "there judge_model is set"
+
+
+def test_the_form_has_every_key_but_the_addresses(site: Site) -> None:
+    site.client.post("/sign-in", data={"name": "the-admin", "password": PASSWORD}, headers=HERE)
+    page = site.client.get("/run").text
+    for name in set(RUN_KEYS) - {"ollama_url", "mlflow_url"}:
+        key = RUN_KEYS[name]
+        assert page.count(f'name="{name}"') == 1, name
+        assert key.label in page, name
+        assert all(f'<option value="{value}"' in page for value in key.choices)
+        if key.type in (int, float):
+            assert f'name="{name}" value="{key.default}" inputmode="decimal"' in page
+    assert 'name="mlflow_url"' not in page
 
 
 def test_a_simulation_runs_as_its_command_does(

@@ -18,9 +18,7 @@ from tipbench.admin.failures import MARKED, REFUSALS, field_problems
 from tipbench.admin.health import HealthReport
 from tipbench.admin.panel import FRAGMENT, go, render
 from tipbench.admin.users import User
-from tipbench.engines import open_engines
-from tipbench.errors import ContentsDiffer, EngineError, Problems, TipbenchError, UsageError
-from tipbench.grid import prepare_grid, stand_in
+from tipbench.errors import ContentsDiffer, TipbenchError, UsageError
 from tipbench.jobs.airflow.launcher import STEPS, order_conf
 from tipbench.jobs.orders import (
     ImproveOrder,
@@ -35,8 +33,8 @@ from tipbench.jobs.orders import (
 )
 from tipbench.jobs.records import Job, Kind, State, Where
 from tipbench.jobs.store import NewJob, read_piece, read_progress, read_tail
-from tipbench.records import Model, Record
-from tipbench.web import normalise_url
+from tipbench.records import Record
+from tipbench.run_keys import RUN_KEYS
 
 # Orders of users, made into jobs.
 
@@ -59,12 +57,15 @@ def order_run(order: RunOrder, *, user: User, parts: Parts, repeat_key: str | No
         RepeatedDifferently: the key was used for another order.
     """
     request = order.model_dump_json()
-    order = _leave_out_usual(order, parts)
+    if order.mlflow_url is not None and parts.mlflow.is_in_use(order.mlflow_url):
+        # The job finds it as this server did: what stands in the database need not be believed.
+        order = order.model_copy(update={"mlflow_url": None})
     check_addresses({"ollama_url": order.ollama_url, "mlflow_url": order.mlflow_url}, parts.settings)
     check_judge(order, parts.settings)
     job_id = parts.stamps.new_id()
     if parts.airflow is None:
-        _check_fits(order, parts)
+        # On Airflow the first task says so: the models and the pack are there.
+        parts.mlflow.check_fits(order.over(parts.settings))
         conf = None
         steps = pipeline_steps(order, folder=parts.jobs.folder_of(job_id), settings=parts.settings)
     else:
@@ -80,46 +81,6 @@ def order_run(order: RunOrder, *, user: User, parts: Parts, repeat_key: str | No
         conf=conf,
     )
     return _add(new, user, parts)
-
-
-def _leave_out_usual(order: RunOrder, parts: Parts) -> RunOrder:
-    """The order without the address of the MLflow that is in use anyway, set, found or managed.
-
-    The job finds it as this server did: what stands in the database need not be believed.
-    """
-    if order.mlflow_url is None:
-        return order
-    asked = normalise_url(order.mlflow_url, setting="mlflow_url")
-    return (
-        order.model_copy(update={"mlflow_url": None}) if asked == parts.mlflow.open().tracking.url else order
-    )
-
-
-def _check_fits(order: RunOrder, parts: Parts) -> None:
-    """Refuses now what the job would refuse; on Airflow the first task does. Models may come later.
-
-    Raises:
-        UsageError: the pack has no such prompt or scenarios.
-        ContentsDiffer: a name in the experiment would have two contents.
-    """
-    settings = order.over(parts.settings)
-    with open_engines(settings.model_copy(update={"ollama_serve": False}), report=_ignore) as engines:
-
-        def find_model(name: str) -> Model:
-            try:
-                return engines.admit(name)
-            except EngineError:
-                return stand_in(name)
-
-        try:
-            cells = prepare_grid(settings, find_model=find_model)
-        except Problems as problems:
-            raise UsageError(problems.message) from problems
-    parts.mlflow.open().collecting.foresee(cells, experiment=order.experiment)
-
-
-def _ignore(_: str) -> None:
-    """Nobody watches."""
 
 
 def order_judge(experiment: str, *, user: User, parts: Parts, repeat_key: str | None) -> Job:
@@ -596,6 +557,7 @@ def _show(
         part=form.part,
         values=values,
         problems=problems or {},
+        keys=RUN_KEYS,
         auto_judge=parts.settings.judge_model,
     )
 

@@ -9,16 +9,19 @@ import click
 
 from tipbench.cli.session import (
     CollectRun,
-    Function,
     Session,
     check_room,
+    content_options,
     experiment_option,
     has_subcommand,
     mlflow_options,
     open_session,
+    pack_option,
+    run_option,
     start_session,
 )
 from tipbench.errors import TrackingRefused, TrackingUnavailable, UsageError
+from tipbench.run_keys import RUN_KEYS
 
 if TYPE_CHECKING:
     from tipbench.bench.cells import StoredCell
@@ -29,33 +32,16 @@ if TYPE_CHECKING:
     from tipbench.stats import AutoJudge, CellVariance
 
 
-def content_options(function: Function) -> Function:
-    """What decides what is generated."""
-    for option in (
-        click.option("--models", help="Comma-separated models: names or paths of .gguf files."),
-        click.option("--prompts", help="Comma-separated prompt versions."),
-        click.option("--scenarios", help="Scenario set: core, wide, all, or one of your pack's."),
-        click.option("--n-scenarios", type=int, help="Cap on scenarios, 0 = all."),
-        click.option("--n-tips", type=int, help="Candidates per cell (1-50)."),
-        click.option("--temperature", type=float, help="Sampling temperature (0-2)."),
-        click.option("--diversity/--no-diversity", default=None, help="Ask for tips that differ in angle."),
-        click.option("--seed", type=int, help="Seed of the whole grid."),
-        click.option("--pack", help="A built-in pack or a folder."),
-    ):
-        function = option(function)
-    return function
-
-
 @click.group(name="collect", invoke_without_command=True)
 @content_options
-@click.option("--max-model-b", type=float, help="Refuse larger models (billions of parameters).")
-@click.option("--judge-kind", type=click.Choice(["claude-code", "human", "haiku"]), help="Who it waits for.")
-@click.option("--ollama-url", help="Ollama server.")
+@run_option("max_model_b")
+@run_option("judge_kind")
+@run_option("ollama_url")
 @click.option(
     "--foreign", type=click.Choice(["evict", "refuse"]), help="Other clients' models in Ollama's memory."
 )
 @click.option("--unload", type=click.Choice(["per-model", "every-call"]), help="When Ollama unloads a model.")
-@click.option("--skip-missing", is_flag=True, help="Go on without models that are not there.")
+@click.option("--skip-missing", is_flag=True, help=RUN_KEYS["skip_missing"].hint)
 @click.option("--reuse-from", metavar="EXPERIMENT", help="Take unchanged cells from there.")
 @click.option("--without-champion", is_flag=True, help="Do not add the champion's arm.")
 @click.option("--only-champion", is_flag=True, help="Nothing but the champion's arm, unless it is named.")
@@ -81,7 +67,10 @@ def command(
     as_json: bool,
     **flags: object,
 ) -> None:
-    """Generate every missing cell. Run it again to fill what is missing: nothing is made twice."""
+    """Generate every missing cell. Run it again to fill what is missing: nothing is made twice.
+
+    A model may also be the path of a .gguf file.
+    """
     if has_subcommand(ctx):
         return
     from tipbench.engines import open_engines
@@ -283,11 +272,11 @@ def _written(cell: "StoredCell", kind: str) -> str:
 
 
 @command.command(name="plan", short_help="What a design can see before anything is made.")
-@click.option("--models", help="Comma-separated model tags.")
-@click.option("--prompts", help="Comma-separated prompt versions.")
-@click.option("--scenarios", metavar="core|wide|all|N", help="A set of the pack, or a number.")
-@click.option("--n-tips", type=click.IntRange(1, 50), help="Candidates per cell.")
-@click.option("--pack", help="A pack's folder; `tip` is built in.")
+@run_option("models")
+@run_option("prompts")
+@run_option("scenarios", metavar="core|wide|all|N", help="A set of the pack, or a number.")
+@run_option("n_tips")
+@pack_option
 @click.option("--difference", type=float, help="What should be seen: how many scenarios does that need?")
 @click.option("--like", metavar="EXPERIMENT", help="An earlier experiment: its cells vary as these will.")
 @click.option(

@@ -20,10 +20,13 @@ from tipbench.cli.session import (
     given_options,
     judge_with_bar,
     mlflow_options,
+    pack_option,
+    run_option,
     start_session,
     write_whole,
 )
 from tipbench.errors import CannotHoldFormat, UsageError
+from tipbench.run_keys import RUN_KEYS
 
 if TYPE_CHECKING:
     from tipbench.bench.champions import ChampionArm
@@ -43,11 +46,11 @@ OF_ONE_ROUND = {"export", "apply"}
 def bench_options(function: Function) -> Function:
     """What is asked, and who judges."""
     for option in (
-        click.option("--n-tips", type=int, help="Candidates per cell (1-50)."),
-        click.option("--n-scenarios", type=int, help="Cap on scenarios, 0 = all."),
-        click.option("--temperature", type=float, help="Sampling temperature (0-2)."),
-        click.option("--seed", type=int, help="Seed of the whole grid."),
-        click.option("--pack", help="A built-in pack or a folder."),
+        *(
+            run_option(name, help=RUN_KEYS[name].hint)
+            for name in ("n_tips", "n_scenarios", "temperature", "seed")
+        ),
+        pack_option,
         click.option("--judge-model", help="The automatic judge [default: judge_model in tipbench.toml]."),
         click.option("--judged-by", help="Whom sheets are for [default: your user name]."),
         click.option(
