@@ -29,6 +29,7 @@ NOT_ASKED = "The run was to end before this (until)."
 def plan(params: Any = None):
     """Refuses what cannot be done, before anything is started; gives the parts to collect."""
     check_conf(params, os.environ)
+    phases.check_fits(params)
     return plan_parts(params)
 
 

@@ -23,7 +23,7 @@ Sheet = Callable[[Callable[[Any], None]], str]
         (["--models", "smollm2", "--max-model-b", "0.01"], 2, "limit is 0.01"),
         (["--models", " , "], 2, "list of models is empty"),
         (["--models", "smollm2", "--prompts", "v9,v1"], 2, "no prompt 'v9'"),
-        (["--models", "smollm2", "--prompts", ""], 2, "list of prompts is empty"),
+        (["--models", "smollm2", "--prompts", ""], 2, "prompts ''"),
         (["--models", "smollm2", "--n-tips", "0"], 2, "n_tips 0"),
         (["--models", "smollm2", "--n-tips", "51"], 2, "n_tips 51"),
         (["--models", "smollm2", "--n-scenarios", "-1"], 2, "n_scenarios -1"),

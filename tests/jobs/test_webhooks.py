@@ -136,7 +136,7 @@ def test_candidates_that_begin_to_wait_for_a_lazy_judge_are_told_once(tmp_path: 
             dispatcher = Dispatcher(
                 bench.store,
                 local=AtOnce(bench),
-                is_judged=lambda _: False,
+                find_end=lambda _: None,
                 count_waiting=lambda name: counts[name],
                 clock=lambda: next(seconds),
             )

@@ -7,6 +7,7 @@ from threading import Barrier, Thread
 import pytest
 
 from tests.promotion.campaign import LAZY_ONLY, Campaign, make_pack
+from tests.support.experiments import set_aside
 from tipbench.bench.champions import GATE_FILE, read_chain
 from tipbench.bench.plans import GateRule, StoredPlan, claim_look, find_plan, look_write, make_terms
 from tipbench.bench.sittings import Decision
@@ -296,7 +297,8 @@ def test_a_champion_outside_the_grid_and_mixed_contents_are_named(
     assert "tipbench collect" in report.remarks[0]
     changed = make_pack(campaign.pack.name, prompts=("v1",))
     files = changed.files | {"prompts/v1.md": changed.files["prompts/v1.md"] + "\nBe brief.\n"}
-    replace(campaign, pack=parse_pack(files)).collect()
+    with set_aside(tracking, campaign.experiment):
+        replace(campaign, pack=parse_pack(files)).collect()
     mixed = ask(campaign)
     assert (mixed.exit_code, failed(mixed)) == (3, ["contents"])
     assert "retire" in mixed.remarks[0]

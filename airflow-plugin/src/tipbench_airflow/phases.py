@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from tipbench_airflow.command import ANSWERS, Answer, run_tipbench
-from tipbench_airflow.conf import Conf, bench, collect_arguments, part_name
+from tipbench_airflow.conf import Conf, bench, collect_arguments, content_options, part_name
+
+
+def check_fits(conf: Conf) -> None:
+    """Refuses a run whose experiment holds other contents, before anything is generated."""
+    run_tipbench(
+        "collect", "check", f"--models={conf['models']}", *content_options(conf), *bench(conf, os.environ)
+    )
 
 
 def collect_part(conf: Conf, part: Mapping[str, str]) -> str:

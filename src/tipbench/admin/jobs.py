@@ -19,7 +19,7 @@ from tipbench.admin.failures import MARKED, REFUSALS, field_problems
 from tipbench.admin.health import HealthReport
 from tipbench.admin.panel import FRAGMENT, go, render
 from tipbench.admin.users import User
-from tipbench.errors import TipbenchError, UsageError
+from tipbench.errors import ContentsDiffer, TipbenchError, UsageError
 from tipbench.jobs.airflow.launcher import STEPS, order_conf
 from tipbench.jobs.orders import (
     ImproveOrder,
@@ -29,6 +29,7 @@ from tipbench.jobs.orders import (
     agent_judge_step,
     auto_judge_step,
     check_addresses,
+    check_judge,
     improve_step,
     pipeline_steps,
     simulate_step,
@@ -37,6 +38,7 @@ from tipbench.jobs.records import Job, Kind, State, Where
 from tipbench.jobs.store import NewJob, read_piece, read_progress, read_tail
 from tipbench.judging.agent import find_agent
 from tipbench.records import Record
+from tipbench.run_keys import RUN_KEYS
 
 # Orders of users, made into jobs.
 
@@ -54,12 +56,20 @@ def order_run(order: RunOrder, *, user: User, parts: Parts, repeat_key: str | No
     """The whole pipeline as a job: here, or on Airflow if the settings say so.
 
     Raises:
-        UsageError: an address in it is not one the server was configured with.
+        UsageError: an address in it is not one the server was configured with, or nobody would judge it.
+        ContentsDiffer: the experiment holds other contents.
         RepeatedDifferently: the key was used for another order.
     """
+    request = order.model_dump_json()
+    if order.mlflow_url is not None and parts.mlflow.is_in_use(order.mlflow_url):
+        # The job finds it as this server did: what stands in the database need not be believed.
+        order = order.model_copy(update={"mlflow_url": None})
     check_addresses({"ollama_url": order.ollama_url, "mlflow_url": order.mlflow_url}, parts.settings)
+    check_judge(order, parts.settings)
     job_id = parts.stamps.new_id()
     if parts.airflow is None:
+        # On Airflow the first task says so: the models and the pack are there.
+        parts.mlflow.check_fits(order.over(parts.settings))
         conf = None
         steps = pipeline_steps(order, folder=parts.jobs.folder_of(job_id), settings=parts.settings)
     else:
@@ -71,7 +81,7 @@ def order_run(order: RunOrder, *, user: User, parts: Parts, repeat_key: str | No
         steps=steps,
         id=job_id,
         repeat_key=repeat_key,
-        request=order.model_dump_json(),
+        request=request,
         conf=conf,
     )
     return _add(new, user, parts)
@@ -569,6 +579,7 @@ def _show(
         part=form.part,
         values=values,
         problems=problems or {},
+        keys=RUN_KEYS,
         auto_judge=parts.settings.judge_model,
         agent=parts.settings.judge_command is not None,
     )
@@ -584,6 +595,9 @@ def _start(
         return _show(form, request, user, parts, values, field_problems(error))
     try:
         job = form.start(order, user=user, parts=parts, repeat_key=None)
+    except ContentsDiffer as error:
+        told = f"It holds other contents: {'; '.join(error.changes)}. Free is: {error.free_name}"
+        return _show(form, request, user, parts, values, {"experiment": told})
     except UsageError as error:
         return _show(form, request, user, parts, values, {"": error.message})
     if request.headers.get(FRAGMENT):

@@ -22,10 +22,13 @@ from tipbench.cli.session import (
     judge_with_agent,
     judge_with_bar,
     mlflow_options,
+    pack_option,
+    run_option,
     start_session,
     write_whole,
 )
 from tipbench.errors import CannotHoldFormat, UsageError
+from tipbench.run_keys import RUN_KEYS
 
 if TYPE_CHECKING:
     from tipbench.bench.champions import ChampionArm
@@ -49,11 +52,11 @@ OF_ONE_ROUND = {"export", "apply"}
 def bench_options(function: Function) -> Function:
     """What is asked, and who judges."""
     for option in (
-        click.option("--n-tips", type=int, help="Candidates per cell (1-50)."),
-        click.option("--n-scenarios", type=int, help="Cap on scenarios, 0 = all."),
-        click.option("--temperature", type=float, help="Sampling temperature (0-2)."),
-        click.option("--seed", type=int, help="Seed of the whole grid."),
-        click.option("--pack", help="A built-in pack or a folder."),
+        *(
+            run_option(name, help=RUN_KEYS[name].hint)
+            for name in ("n_tips", "n_scenarios", "temperature", "seed")
+        ),
+        pack_option,
         click.option("--judge-model", help="The automatic judge [default: judge_model in tipbench.toml]."),
         click.option("--judged-by", help="Whom sheets are for [default: your user name]."),
         click.option(
@@ -301,7 +304,7 @@ def _repeat_command(ctx: click.Context, more: Sequence[str]) -> str:
 def _make_order(
     session: Session, engines: "Engines", given: Mapping[str, Any], *, typed: Mapping[str, str]
 ) -> "Order":
-    from tipbench.grid import open_pack
+    from tipbench.grid import find_champions_model, open_pack
     from tipbench.improve.state import Order, make_options, split_scenarios
     from tipbench.promotion.succession import settle
 
@@ -315,12 +318,9 @@ def _make_order(
     name, base = _find_base(pack, champion, prompt=given["prompt"], model=given["model"])
     if champion is not None:
         _check_champions_values(champion, given, typed)
-    weights = engines.admit(name)
-    if champion is not None and weights.digest != champion.model_digest:
-        raise UsageError(
-            f"{name!r} are other weights here than the champion {champion.name} was made of",
-            hint="Get the weights it was promoted with, or promote what you have now.",
-        )
+        weights = find_champions_model(champion, find_model=engines.admit)
+    else:
+        weights = engines.admit(name)
     options = make_options(settings, pack) if champion is None else champion.options
     return Order(
         settings.experiment,

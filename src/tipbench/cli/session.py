@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from tipbench.errors import JudgedEnough, TipbenchError, TrackingRefused, TrackingUnavailable, UsageError
+from tipbench.run_keys import RUN_KEYS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -188,7 +189,7 @@ def write_whole(path: Path, text: str) -> None:
 def mlflow_options(function: Function) -> Function:
     """The options of every command that talks to MLflow."""
     for option in (
-        click.option("--mlflow-url", help="MLflow server [default: localhost:5000, else the managed one]."),
+        run_option("mlflow_url"),
         home_option,
     ):
         function = option(function)
@@ -202,7 +203,31 @@ def home_option(function: Function) -> Function:
 
 def experiment_option(function: Function) -> Function:
     """The experiment, as everywhere."""
-    return click.option("--experiment", help="MLflow experiment [default: tip-bench-auto].")(function)
+    return run_option("experiment")(function)
+
+
+def run_option(name: str, **other: Any) -> Callable[[Function], Function]:
+    """The option of a key of a run, as it is declared. Its limits are checked with the settings."""
+    key = RUN_KEYS[name]
+    spelling = f"--{name.replace('_', '-')}"
+    usual = "" if key.default is None or key.type is bool else f" [default: {key.default}]"
+    how: dict[str, Any] = {"help": f"{key.hint}{usual}"} | other
+    if key.type is bool:
+        return click.option(f"{spelling}/--no-{spelling[2:]}", default=None, **how)
+    return click.option(spelling, type=click.Choice(list(key.choices)) if key.choices else key.type, **how)
+
+
+def content_options(function: Function) -> Function:
+    """What decides what is generated."""
+    names = ("models", "prompts", "scenarios", "n_scenarios", "n_tips", "temperature", "diversity", "seed")
+    for option in (pack_option, *map(run_option, reversed(names))):
+        function = option(function)
+    return function
+
+
+def pack_option(function: Function) -> Function:
+    """The pack, as everywhere."""
+    return click.option("--pack", help="A built-in pack or a folder.")(function)
 
 
 def given_options(ctx: click.Context) -> dict[str, str]:
@@ -296,11 +321,22 @@ class CollectRun:
             say.print(f"· {line}", markup=False)
         say.print(f"{len(plan.cells)} cells are in experiment {name!r}. Next:", markup=False)
         if plan.close_reason is None:
-            say.print(f"  tipbench judge --experiment {shlex.quote(name)} --export sheet.json", markup=False)
+            say.print(
+                f"  tipbench judge --experiment {shlex.quote(name)} {_how_to_judge(settings)}", markup=False
+            )
         else:
             say.print(f"  judging was closed: {plan.close_reason}. To open it again:", markup=False)
             say.print(f"  tipbench judge reopen --experiment {shlex.quote(name)} --reason …", markup=False)
         say.print(f"  tipbench compare --experiment {shlex.quote(name)}", markup=False)
+
+
+def _how_to_judge(settings: "Settings") -> str:
+    """The options of the judge that the cells wait for."""
+    from tipbench.records import LAZY_KINDS
+
+    if settings.judge_kind in LAZY_KINDS:
+        return "--interactive" if settings.judge_kind == "human" else "--export sheet.json"
+    return "--auto" if settings.judge_model else "--auto --judge-model NAME"
 
 
 def judge_with_bar(session: Session, order: "AutoOrder", *, quiet: bool) -> "AutoOutcome | None":

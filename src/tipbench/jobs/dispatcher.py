@@ -69,8 +69,8 @@ class LocalProcess:
 
 
 class Dispatcher:
-    """One per process. `is_judged` says whether judging of the job's experiment is done, `count_waiting` how
-    many candidates wait there for a lazy judge.
+    """One per process. `find_end` says why nobody waits for judging of an experiment any more, None if they
+    do; `count_waiting` how many candidates wait there for a lazy judge.
 
     Local jobs run one at a time; what `airflow` runs has a queue of its own there.
     """
@@ -81,14 +81,14 @@ class Dispatcher:
         *,
         local: Launcher,
         airflow: Launcher | None = None,
-        is_judged: Callable[[str], bool],
+        find_end: Callable[[str], str | None],
         count_waiting: Callable[[str], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._local = local
         self._airflow = airflow
-        self._is_judged = is_judged
+        self._find_end = find_end
         self._count_waiting = count_waiting
         self._clock = clock
         self._launched: dict[str, float] = {}
@@ -143,8 +143,8 @@ class Dispatcher:
         for job in self._list("local", "waiting"):
             if not self._is_time_to_look(job):
                 continue
-            if self._is_judged(job.experiment):
-                self._store.resume(job.id)
+            if reason := self._find_end(job.experiment):
+                self._store.resume(job.id, reason=reason)
                 self._launched.pop(job.id, None)
             else:
                 self._tell_wait(job)

@@ -182,12 +182,15 @@ class JobStore:
                 (job_id,),
             )
 
-    def resume(self, job_id: str) -> None:
-        """Judging is done: it queues up again, behind the step that waited."""
+    def resume(self, job_id: str, *, reason: str) -> None:
+        """Nobody waits for judging any more: it queues up again, behind the step that waited."""
         with self.database.change() as change:
             job = _read(change, job_id)
             if job.state == "waiting":
-                change.execute("UPDATE jobs SET state = 'queued', step = step + 1 WHERE id = ?", (job_id,))
+                change.execute(
+                    "UPDATE jobs SET state = 'queued', step = step + 1, message = ? WHERE id = ?",
+                    (reason, job_id),
+                )
                 self.outbox.put(change, "judging.complete", {"experiment": job.experiment, "job": job.id})
 
     def is_wait_told(self, job_id: str) -> bool:

@@ -153,20 +153,31 @@ def sitting_line(sitting: StoredSitting, now_ms: int) -> SittingLine:
 def find_end(bench: Bench) -> str | None:
     """Why nobody has to wait for judging any more; None while it goes on. Only reads: takes no look.
 
-    Judging is over when nothing waits for a judge, a person closed it, or a look of the gate has decided. Who
-    is in the middle of a sitting is waited for; what was handed out and not begun is not.
+    Judging is over when nothing waits for a judge, only for an automatic one whose sittings were all refused,
+    a person closed it, or a look of the gate has decided. Who is in the middle of a sitting is waited for;
+    what was handed out and not begun is not.
     """
     evidence = bench.evidence
     if any(_holds_answers(sitting, bench.now_ms) for sitting in evidence.sittings):
         return None
     if evidence.close_reason is not None:
         return f"judging was closed: {evidence.close_reason}"
-    if not sum(evidence.count_waiting()):
+    lazy, auto = evidence.count_waiting()
+    if not lazy and not auto:
         return "nothing waits for a judge"
+    if not lazy and (poor := _find_refused(evidence)):
+        return f"uninformative: {', '.join(poor)} may not judge, and {auto} candidates wait for nobody else"
     for run in bench.runs:
         if _has_decided(run) and _still_stands(run, bench):
             return f"the gate has decided: {run.tags['tipbench.answer']} (look {run.run_id})"
     return None
+
+
+def _find_refused(evidence: Evidence) -> list[str]:
+    """The automatic judges, if there were some and none of their sittings counts."""
+    sittings = [sitting for sitting in evidence.sittings if sitting.facts.tier == "auto"]
+    names = sorted({sitting.judged_by for sitting in sittings})
+    return names if all(sitting.state == "refused" for sitting in sittings) else []
 
 
 def _holds_answers(sitting: StoredSitting, now_ms: int) -> bool:
