@@ -8,7 +8,7 @@ from tipbench.bench.cells import StoredCell
 from tipbench.bench.champions import read_arm, read_chain
 from tipbench.bench.evidence import Evidence
 from tipbench.bench.plans import FrozenArm, FrozenTerms, GateRule, make_terms
-from tipbench.errors import TrackingRefused
+from tipbench.errors import TrackingError, TrackingUnavailable
 from tipbench.records import Pack
 from tipbench.settings import GateSettings
 from tipbench.stats.sittings import ENOUGH_ANCHORS
@@ -159,12 +159,14 @@ def tell_arms(
 
 
 def tell_against_champion(bench: Bench, gate: GateSettings | None = None) -> list[str]:
-    """The same for the champion in force, if the experiment has its arm and we are told who it is."""
+    """The same for the champion in force, if the experiment has its arm; what cannot be read is said."""
     try:
         promotion = read_chain(bench.tracking, bench.pack.name).in_force
         arm = None if promotion is None else read_arm(bench.tracking, promotion)
-    except TrackingRefused:
-        return []
+    except TrackingUnavailable:
+        raise
+    except TrackingError as error:
+        return [f"who is champion cannot be read: {error.message}"]
     if arm is None:
         return []
     name = arm.name_in(bench.evidence.cells, diversity_request=bench.pack.diversity_request)
