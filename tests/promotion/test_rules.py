@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from tests.ranking.evidence import Levels, make_evidence
 from tipbench.bench.plans import (
     Frozen,
     FrozenArm,
@@ -14,8 +15,11 @@ from tipbench.bench.plans import (
     GateRule,
     LookResult,
     PlanFacts,
+    make_terms,
 )
-from tipbench.promotion.rules import compute_look
+from tipbench.pack import builtin_pack
+from tipbench.promotion.rules import compute_look, freeze
+from tipbench.settings import GateSettings, Require
 
 PLAN = PlanFacts(champion="old+v", arm_hash="h", budget=48, looks=(0.5, 1.0), alpha=0.05, counted=0)
 LAST = 1
@@ -218,3 +222,23 @@ def test_an_early_look_at_a_close_race_decides_nothing_and_the_last_one_says_no(
 
     assert look(frozen(close), 0).best.answer == "undecided"
     assert look(frozen(close), 1).best.answer == "no"
+
+
+@pytest.mark.parametrize("require", ["agree", "both"])
+def test_the_automatic_judge_counts_empty_slots_at_the_gate_as_on_its_own_board(require: Require) -> None:
+    """The champion's few answers are a little better, and every second one is missing."""
+    given: Levels = {"old": [[4, 5, 0, 0], [5, 4, 0, 0]] * 4, "new": [[4, 4, 3, 4], [4, 3, 4, 4]] * 4}
+    seen = {arm: [[level for level in slots if level] for slots in cells] for arm, cells in given.items()}
+    frozen_list = freeze(
+        make_evidence(given, auto=seen),
+        champion="old+v1",
+        pack=builtin_pack(),
+        terms=make_terms(GateSettings(), require),
+    )
+    best = compute_look(frozen_list, plan=PLAN, look=LAST).best
+    assert (best.answer, best.promoted, best.tiers) == ("promote", "new+v1", ("lazy", "auto"))
+    assert best.auto_difference is not None
+    assert best.auto_difference > 3.0
+    # A look that was frozen before goes by what it froze.
+    before = compute_look(frozen_list.model_copy(update={"auto_cells": None}), plan=PLAN, look=LAST).best
+    assert [rule.name for rule in before.rules if not rule.passed] == ["auto tier"]
