@@ -155,6 +155,11 @@ def test_latency_is_a_budget_that_somebody_sets_measured_by_the_tip_with_its_spr
     ):
         terms: dict[str, object] = {"latency_ratio": ratio, "latency_seconds": seconds}
         assert failed(look(timed(frozen(better, terms=terms)))) == ["latency"] * refused
+    slow = timed(frozen(better, terms={"latency_ratio": 2.0, "latency_seconds": 5.0}))
+    unknown = {"tip_seconds": None, "latency_seconds": None}
+    arms = tuple(arm.model_copy(update=unknown if arm.arm == "old+v" else {}) for arm in slow.arms)
+    refused_alone = look(slow.model_copy(update={"arms": arms}))
+    assert failed(refused_alone) == ["latency"], "a limit in seconds needs no champion to compare with"
     busy = rule_of(look(timed(frozen(better), loaded=3)), "latency")
     assert "the machine was loaded in 3 of 8 of its cells and 0 of 8 of the champion's" in busy.detail
 

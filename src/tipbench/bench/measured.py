@@ -82,14 +82,14 @@ def _latency_rule(challenger: FrozenArm, champion: FrozenArm, terms: FrozenTerms
         # Looks that were begun before 2026-11-18 froze the time of a whole answer.
         mine, theirs = challenger.latency_seconds, champion.latency_seconds
         shown = f"{mine:.2f} s an answer (median), the champion {theirs or 0.0:.2f} s"
-    if mine is None or theirs is None:
+    if mine is None:
         return GateRule(name="latency", passed=True, detail="not measured")
     allowed = [
         *([f"{terms.latency_seconds:g} s"] if terms.latency_seconds is not None else []),
         *([f"{terms.latency_ratio:g} ×"] if terms.latency_ratio is not None else []),
     ]
     within = terms.latency_seconds is None or mine <= terms.latency_seconds + ROUNDING
-    near = terms.latency_ratio is None or mine <= terms.latency_ratio * theirs + ROUNDING
+    near = terms.latency_ratio is None or theirs is None or mine <= terms.latency_ratio * theirs + ROUNDING
     limit = f"allowed: {', '.join(allowed)}" if allowed else "no gate.latency_seconds or …_ratio is set"
     loaded = ""
     if challenger.loaded_cells or champion.loaded_cells:
