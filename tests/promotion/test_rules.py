@@ -1,9 +1,11 @@
 """The rules on frozen lists: every rule can fail by itself, and nothing is invented."""
 
+import io
 from collections.abc import Callable
 from random import Random
 
 import pytest
+from rich.console import Console
 
 from tests.ranking.evidence import Levels, make_evidence
 from tipbench.bench.plans import (
@@ -18,8 +20,9 @@ from tipbench.bench.plans import (
     make_terms,
 )
 from tipbench.pack import builtin_pack
-from tipbench.promotion.rules import compute_look, freeze
+from tipbench.promotion.rules import GateReport, NextLook, compute_look, freeze
 from tipbench.settings import GateSettings, Require
+from tipbench.show.terminal import print_gate
 
 PLAN = PlanFacts(champion="old+v", arm_hash="h", budget=48, looks=(0.5, 1.0), alpha=0.05, counted=0)
 LAST = 1
@@ -247,3 +250,21 @@ def test_the_automatic_judge_counts_empty_slots_at_the_gate_as_on_its_own_board(
     # A look that was frozen before goes by what it froze.
     before = compute_look(frozen_list.model_copy(update={"auto_cells": None}), plan=PLAN, look=LAST).best
     assert [rule.name for rule in before.rules if not rule.passed] == ["auto tier"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "says"),
+    [
+        ((), "Look 1 has its 30 verdicts: tipbench gate --experiment tips takes it."),
+        ((GateRule(name="auto tier", passed=False, detail="none has judged"),), "Not decided: auto tier."),
+    ],
+)
+def test_a_look_that_has_its_verdicts_asks_for_none(rules: tuple[GateRule, ...], says: str) -> None:
+    report = GateReport(
+        experiment="tips", pack="p", champion="old+v", version=1, champion_run="r", against="champion",
+        asked_for=None, answer="undecided", counted=30, budget=60, looks=(0.5, 1.0), alpha=0.05, rules=rules,
+        next_look=NextLook(look=1, at=30, missing=0, waiting=30, blocks={"s1": 2}),
+    )  # fmt: skip
+    shown = io.StringIO()
+    print_gate(report, Console(file=shown, width=200))
+    assert shown.getvalue().splitlines()[-1] == says

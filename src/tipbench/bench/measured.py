@@ -152,6 +152,8 @@ def tell_arms(
     if loaded:
         where = ", ".join(f"{arm.arm} in {arm.loaded_cells} of {arm.cells} cells" for arm in loaded)
         lines.append(f"the machine was loaded while these were timed: {where}")
+    if terms and terms.require == "both" and not evidence.auto:
+        lines.append('gate.require = "both" asks for an automatic judge too, and none has judged yet')
     obstacle = terms and find_obstacle(evidence, champion=champion, pack=pack, terms=terms)
     if obstacle:
         lines.append(f"the gate will let nobody pass here: {obstacle.name}: {obstacle.detail}")

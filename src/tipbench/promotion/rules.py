@@ -422,7 +422,9 @@ def check_before_look(bench: Bench, opponent: Opponent, terms: FrozenTerms) -> P
         return _refuse("no", "auto tier", detail, f"Ask a better judge: {add}")
     if evidence.judging_closed:
         return _refuse("no", "auto tier", "no automatic judge has judged", _say_closed(bench))
-    way_out = f"Blocked: no automatic judge. Add one, or set gate.require for the next plan, then: {add}"
+    way_out = (
+        f"Add one: {add}. Or set gate.require and collect into a new experiment: this plan keeps its own."
+    )
     return _refuse("undecided", "auto tier", "no automatic judge has judged", way_out)
 
 
