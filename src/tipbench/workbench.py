@@ -18,6 +18,7 @@ from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 
 if TYPE_CHECKING:
+    from tipbench.bench.foreign import ForeignExperiment
     from tipbench.collect.run import Collecting
     from tipbench.engines import Engines
     from tipbench.imported import Importing
@@ -51,25 +52,29 @@ class Workbench:
         """
         return open_bench(self.tracking, experiment, stamps=self.stamps, packs=self.packs, fresh=fresh)
 
-    def compare(
-        self, experiment: str, by: "By", tier: "BoardTier" = "lazy", *, fresh: bool = False
-    ) -> "Report":
-        """The leaderboard; of an experiment that the original made its means, read only.
+    def find(self, experiment: str, *, fresh: bool = False) -> "Bench | ForeignExperiment":
+        """The experiment, opened; one that the original made as it was read there.
 
         Raises:
             ExperimentNotFound: there is none, or it holds nothing that can be read.
         """
         from tipbench.bench.foreign import read_foreign
-        from tipbench.ranking.compare import compare_bench, report_foreign
 
         try:
-            bench = self.open(experiment, fresh=fresh)
+            return self.open(experiment, fresh=fresh)
         except ExperimentNotFound as not_ours:
             try:
-                return report_foreign(read_foreign(self.tracking, experiment), by)
+                return read_foreign(self.tracking, experiment)
             except ExperimentNotFound:
                 raise not_ours from None
-        return compare_bench(bench, by, tier, gate=self.settings.gate)
+
+    def compare(self, found: "Bench | ForeignExperiment", by: "By", tier: "BoardTier" = "lazy") -> "Report":
+        """The leaderboard; of an experiment that the original made its means, read only."""
+        from tipbench.ranking.compare import compare_bench, report_foreign
+
+        if isinstance(found, Bench):
+            return compare_bench(found, by, tier, gate=self.settings.gate)
+        return report_foreign(found, by)
 
     @cached_property
     def importing(self) -> "Importing":

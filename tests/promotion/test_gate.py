@@ -235,12 +235,13 @@ def test_a_forced_promotion_keeps_the_gates_answer_and_spends_nothing(campaign: 
 
 
 def test_without_the_auto_tier_no_look_is_spent_where_both_are_asked_for(campaign: Campaign) -> None:
-    campaign.gate(GateSettings(require="both")).plan(GateQuestion(campaign.experiment))
+    planned = campaign.gate(GateSettings(require="both")).plan(GateQuestion(campaign.experiment))
+    assert any("none has judged yet" in remark for remark in planned.remarks), "said before judging"
     campaign.judge()
     for settings in (GateSettings(require="both"), LAZY_ONLY):
         report = ask(campaign, settings=settings)
         assert (report.exit_code, failed(report), report.require) == (4, ["auto tier"], "both")
-        assert "Blocked: no automatic judge" in report.remarks[0]
+        assert "this plan keeps its own" in report.remarks[0]
         assert "gate.require" in report.remarks[0]
         assert "judge --auto" in report.remarks[0]
     assert plan_of(campaign).taken == {}

@@ -86,7 +86,8 @@ class MlflowConnection:
 
     def leaderboard(self, name: str, by: By, tier: BoardTier) -> bytes:
         """What `tipbench compare --json` prints, byte by byte."""
-        report = self.open().compare(name, by, tier)
+        opened = self.open()
+        report = opened.compare(opened.find(name), by, tier)
         return (report.model_dump_json(indent=1) + "\n").encode()
 
     def find_end(self, name: str) -> str | None:

@@ -141,8 +141,11 @@ def read_arm(tracking: Tracking, promotion: Promotion) -> ChampionArm:
     Raises:
         TrackingError: its text was deleted or edited.
     """
-    arm = ChampionArm.model_validate_json(tracking.read_artifact(promotion.run, ARM_FILE))
-    if arm.hash != promotion.facts.arm_hash:
+    try:
+        arm = ChampionArm.model_validate_json(tracking.read_artifact(promotion.run, ARM_FILE))
+    except ValidationError:
+        arm = None
+    if arm is None or arm.hash != promotion.facts.arm_hash:
         raise TrackingError(
             f"{ARM_FILE!r} of promotion {promotion.run.run_id} was edited",
             hint="Put the file back as it was; its hash is in the run's facts.",

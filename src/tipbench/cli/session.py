@@ -133,10 +133,10 @@ def find_judge_name(settings: "Settings") -> str:
     Raises:
         UsageError: the machine has no name for the user.
     """
-    return settings.judged_by or find_user()
+    return settings.judged_by or find_user("Say who you are: --judged-by NAME, or set USER.")
 
 
-def find_user() -> str:
+def find_user(hint: str = "Say who you are: set USER.") -> str:
     """Who sits at this machine.
 
     Raises:
@@ -147,9 +147,7 @@ def find_user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError) as error:
-        raise UsageError(
-            "this machine has no name for you", hint="Say who you are: --judged-by NAME, or set USER."
-        ) from error
+        raise UsageError("this machine has no name for you", hint=hint) from error
 
 
 def find_pack_name(settings: "Settings") -> str:
