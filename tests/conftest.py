@@ -138,6 +138,22 @@ def server_data(mlflow_url: str) -> ServerData:
 
 
 @pytest.fixture(autouse=True)
+def _keep_the_environment() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """A variable that a test leaves behind would reach whatever the same worker runs next."""
+    before = _variables()
+    yield
+    left = {name for name, _ in before.items() ^ _variables().items()}
+    for name in left:
+        os.environ.pop(name, None)
+    os.environ.update({name: before[name] for name in left & before.keys()})
+    assert not left, f"the test changed variables of the process: {sorted(left)}"
+
+
+def _variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+@pytest.fixture(autouse=True)
 def _tidy(request: pytest.FixtureRequest) -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
     """What a test leaves on the shared server is in no later test's way: commands may read all experiments.
 

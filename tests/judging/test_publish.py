@@ -4,20 +4,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-import mlflow
-from mlflow.tracking import MlflowClient
-
 from tests.conftest import PERSON, Cli
+from tests.support.official import MlflowClient, official_client_at
 from tests.support.sheets import REFERENCES, fill
 
 
 def read_assessments(url: str, experiment: str) -> list[dict[str, Any]]:
     """What the official client finds, one dict per assessment."""
-    mlflow.set_tracking_uri(url)
     client = MlflowClient(url)
     found = client.get_experiment_by_name(experiment)
     assert found is not None
-    traces = client.search_traces(locations=[found.experiment_id], include_spans=False)
+    with official_client_at(url):
+        traces = client.search_traces(locations=[found.experiment_id], include_spans=False)
     return [
         {
             "trace": trace.info.trace_id,

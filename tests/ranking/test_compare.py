@@ -17,7 +17,7 @@ from tests.ranking.campaign import (
     open_judging,
 )
 from tests.ranking.conftest import Campaign
-from tests.support.official import MlflowClient, mlflow, search_official
+from tests.support.official import MlflowClient, official_client_at, search_official
 from tipbench.bench.bench import read_bench
 from tipbench.clock import make_stamps
 from tipbench.ranking.details import compare_judges
@@ -81,12 +81,9 @@ def run_snippet(experiment: str, url: str, *, tier: str = "") -> dict[tuple[str,
         code = code.replace("tags.on_board", f"tags.on_{tier}_board")
         code = code.replace("metrics.board_composite", f"metrics.{tier}.board_composite")
     code = code.replace('"NAME"', repr(experiment)).replace("print(", "found = (")
-    before, here = mlflow.get_tracking_uri(), dict[str, Any]()
-    mlflow.set_tracking_uri(url)
-    try:
+    here: dict[str, Any] = {}
+    with official_client_at(url):
         exec(code, here)
-    finally:
-        mlflow.set_tracking_uri(before)
     return here["found"].to_dict()
 
 

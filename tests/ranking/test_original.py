@@ -1,5 +1,7 @@
 """Experiments of the original: shown read only as they are, imported, and then judged blind."""
 
+import csv
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,9 +119,9 @@ def test_every_outlet_marks_what_was_not_blind(cli: Cli, original: Original) -> 
     text = cli("compare", "--experiment", name, "--by", "prompt", "--markdown").out
     assert "## Whole cells, scored elsewhere: not blind, not anchored" in text
     assert "| `v3-few-shot` | 8 | 3.50 |" in text
-    rows = cli("compare", "--experiment", name, "--csv").out.splitlines()
-    assert rows[0].endswith("scored_cells,cell_composite")
-    assert rows[1].endswith(",4,13.7500")
+    first = next(csv.DictReader(io.StringIO(cli("compare", "--experiment", name, "--csv").out)))
+    assert (first["scored_cells"], first["cell_composite"]) == ("4", "13.7500")
+    assert first["arm"] == f"{first['model']}+{first['prompt']}"
     page = cli("compare", "--experiment", name, "--html", "page.html")
     assert (page.code, "tipbench import --experiment" in page.err) == (2, True)
     assert "tipbench import --experiment" in cli("compare", "--experiment", name).out

@@ -5,6 +5,8 @@ import os
 import re
 import tempfile
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +88,26 @@ def _read_text(client: MlflowClient, run: Run, name: str) -> str:
         return Path(client.download_artifacts(run.info.run_id, name, folder)).read_text(encoding="utf-8")
 
 
-def search_official(url: str, experiment: str, query: str) -> list[dict[str, Any]]:
-    """What `mlflow.search_runs` answers, a dict per run."""
-    before = mlflow.get_tracking_uri()
+@contextmanager
+def official_client_at(url: str) -> Generator[None]:
+    """The official client's own functions ask this server.
+
+    It sets a variable for the whole process and never takes it back: it would reach every later test.
+    """
+    before = os.environ.get("MLFLOW_TRACKING_URI")
     mlflow.set_tracking_uri(url)
     try:
-        found = mlflow.search_runs(experiment_names=[experiment], filter_string=query, output_format="list")
+        yield
     finally:
-        mlflow.set_tracking_uri(before)
+        mlflow.set_tracking_uri(None)
+        if before is not None:
+            os.environ["MLFLOW_TRACKING_URI"] = before
+
+
+def search_official(url: str, experiment: str, query: str) -> list[dict[str, Any]]:
+    """What `mlflow.search_runs` answers, a dict per run."""
+    with official_client_at(url):
+        found = mlflow.search_runs(experiment_names=[experiment], filter_string=query, output_format="list")
     return [
         {f"params.{k}": v for k, v in run.data.params.items()}
         | {f"metrics.{k}": v for k, v in run.data.metrics.items()}

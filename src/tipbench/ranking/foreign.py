@@ -21,11 +21,14 @@ NOT_BLIND = (
 def report_foreign(found: ForeignExperiment, by: By) -> Report:
     """The means of an experiment that was not imported."""
     groups: dict[str, list[Mapping[str, float]]] = {}
+    sides: dict[str, dict[str, str]] = {}
     for cell in found.cells:
         name = {"arm": cell.arm, "model": cell.model, "prompt": cell.prompt}[by]
         groups.setdefault(name, []).append(cell.scores)
+        both = {"model": cell.model, "prompt": cell.prompt}
+        sides[name] = both if by == "arm" else {by: both[by]}
     lines = [
-        _with_means(Standing(name=name, cells=len(scores), pinned=False), scores)
+        _with_means(Standing(name=name, cells=len(scores), pinned=False, **sides[name]), scores)
         for name, scores in groups.items()
     ]
     rubrics = sorted({rubric for cell in found.cells if (rubric := cell.run.tags.get("rubric", ""))})
