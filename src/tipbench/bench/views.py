@@ -138,7 +138,7 @@ def refresh_views(bench: Bench) -> int:
     if changed and (waiting := bench.tracking.flush().left_in_journal):
         raise TrackingUnavailable(
             f"MLflow went away: {waiting} cells do not show their scores yet",
-            hint="All verdicts count already. The next judging command shows them, or: tipbench mlflow repair",
+            hint="All verdicts count. The next judging command shows them, or: tipbench mlflow repair",
         )
     return len(changed)
 
