@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 
-from tipbench.bench.flags import compute_flags
+from tipbench.bench.cells import compute_flags
 from tipbench.bench.sittings import Answer, BlindKey, KeyItem
 from tipbench.judging.anchors import anchor_composite, choose_anchors
 from tipbench.judging.closing import SittingAnswers, SittingOutcome, complete_blocks, examine_sitting

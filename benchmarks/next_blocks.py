@@ -26,8 +26,8 @@ from tipbench.judging.draw import Block, board_scores
 from tipbench.judging.handout import SittingRequest, draw_sections
 from tipbench.stats import Score, examine_gate, p_best
 from tipbench.stats.batches import CERTAIN
+from tipbench.stats.board import read_scores
 from tipbench.stats.gating import gate_is_open
-from tipbench.stats.scores import read_scores
 
 GOALS = {"clear": 0.75, "close3": 1.05}
 STEP = 12

@@ -150,7 +150,8 @@ def _keep_the_environment() -> Iterator[None]:  # pyright: ignore[reportUnusedFu
 
 
 def _variables() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    own = ("PYTEST_CURRENT_TEST", "_MLFLOW_")  # pytest's, and what the official client tells its own children
+    return {name: value for name, value in os.environ.items() if not name.startswith(own)}
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tipbench.bench.flags import compute_flags, count_sentences, count_words, obeys
+from tipbench.bench.cells import compute_flags, count_sentences, count_words, obeys
 from tipbench.collect.candidates import (
     EMPTY_TIP,
     NO_TIP,

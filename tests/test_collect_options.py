@@ -13,7 +13,7 @@ from tests.improve.scripted_server import MODEL, ScriptedServer, run_server
 from tests.support.experiments import SMALL
 from tests.support.small_pack import write_small_pack
 from tipbench.collect.candidates import NO_TIP
-from tipbench.engines.lock import MachineLock
+from tipbench.engines.machine import MachineLock
 
 FOREIGN = {"name": "theirs:latest", "digest": "d9", "context_length": 2048}
 

@@ -12,8 +12,14 @@ from datetime import UTC, datetime
 from typing import cast
 
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import SCORES_TAG, CellScores, CellTexts, candidate_metrics, cell_write
-from tipbench.bench.flags import compute_flags
+from tipbench.bench.cells import (
+    SCORES_TAG,
+    CellScores,
+    CellTexts,
+    candidate_metrics,
+    cell_write,
+    compute_flags,
+)
 from tipbench.bench.foreign import ForeignCell, ParamNames, describe_left_out, read_foreign
 from tipbench.bench.packs import find_pack_run, pack_write
 from tipbench.bench.sittings import (
@@ -46,7 +52,7 @@ from tipbench.records import (
     content_hash,
 )
 from tipbench.tracking import Tracking
-from tipbench.tracking.write import Write
+from tipbench.tracking.runs import Write
 
 SOURCE_TAG = "tipbench.imported_from"
 """On a cell: the experiment that it comes from."""

@@ -59,8 +59,7 @@ class Workbench:
             ExperimentNotFound: there is none, or it holds nothing that can be read.
         """
         from tipbench.bench.foreign import read_foreign
-        from tipbench.ranking.compare import compare_bench
-        from tipbench.ranking.foreign import report_foreign
+        from tipbench.ranking.compare import compare_bench, report_foreign
 
         try:
             bench = self.open(experiment, fresh=fresh)

@@ -9,12 +9,11 @@ from tests.engines.ollama_server import SMOLLM2, OllamaServer, run_ollama
 from tests.engines.openai_server import ALIAS, RunningServer, run_server
 from tests.engines.variants import prepare_models
 from tipbench.engines.llamacpp.engine import LlamaCppEngine, LlamaCppModel, LlamaCppOptions
-from tipbench.engines.lock import MachineLock
+from tipbench.engines.machine import MachineLock
 from tipbench.engines.ollama.api import OllamaApi
 from tipbench.engines.ollama.engine import Foreign, OllamaEngine, OllamaOptions
 from tipbench.engines.ollama.residency import OllamaModel, clear_left_behind
-from tipbench.engines.openai.api import OpenAiAccess
-from tipbench.engines.openai.engine import OpenAiEngine, OpenAiModel
+from tipbench.engines.openai.engine import OpenAiAccess, OpenAiEngine, OpenAiModel
 from tipbench.engines.weights import DigestCache
 from tipbench.records import Model
 from tipbench.web import Credential, origin_of

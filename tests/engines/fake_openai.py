@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.servers import serve
-from tipbench.engines.lock import MachineLock
-from tipbench.engines.openai.api import OpenAiAccess
-from tipbench.engines.openai.engine import OpenAiEngine
+from tipbench.engines.machine import MachineLock
+from tipbench.engines.openai.engine import OpenAiAccess, OpenAiEngine
 from tipbench.records import Generation, Sampling
 from tipbench.web import Credential, origin_of
 

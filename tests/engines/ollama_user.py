@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.engines.conftest import make_ollama_engine
 from tests.engines.ollama_server import SMOLLM2
-from tipbench.engines.ollama.serve import start_ollama_serve
+from tipbench.engines.ollama.engine import start_ollama_serve
 from tipbench.records import Sampling
 
 

@@ -9,7 +9,7 @@ from gguf import GGUFReader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tipbench.engines.llamacpp.gguf import read_header
+from tipbench.engines.weights import read_header
 from tipbench.errors import ModelRefused
 
 

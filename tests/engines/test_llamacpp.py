@@ -13,7 +13,7 @@ import pytest
 from tests.engines.conftest import OpenEngine
 from tests.support.waiting import stop_process
 from tipbench.engines.llamacpp.engine import LlamaCppEngine
-from tipbench.engines.lock import MachineLock
+from tipbench.engines.machine import MachineLock
 from tipbench.errors import EngineBusy, EngineUnavailable, ModelRefused
 from tipbench.records import Model, Sampling
 

@@ -13,14 +13,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.engines.fake_ollama import run_fake_ollama
-from tipbench.engines.lock import LeftBehind, MachineLock, machine_lock_path
+from tipbench.engines.machine import LeftBehind, MachineLock, machine_lock_path
 from tipbench.engines.ollama.residency import clear_left_behind
 from tipbench.errors import EngineBusy, EngineUnavailable
 
 HOLD = """
 import sys
 from pathlib import Path
-from tipbench.engines.lock import MachineLock
+from tipbench.engines.machine import MachineLock
 lock = MachineLock(Path(sys.argv[1]), holder="pid 77 (tipbench collect)", wait=False, report=print)
 with lock.hold("model 'big'"):
     print("held", flush=True)

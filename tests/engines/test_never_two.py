@@ -16,7 +16,7 @@ from tests.engines.ollama_server import SMOLLM2, OllamaServer
 from tests.engines.weight_watch import WeightWatch, swaps
 from tests.support import waiting
 from tests.support.small_pack import write_small_pack
-from tipbench.engines.lock import machine_lock_path
+from tipbench.engines.machine import machine_lock_path
 from tipbench.engines.weights import KNOWN_WEIGHTS
 
 pytestmark = pytest.mark.ollama

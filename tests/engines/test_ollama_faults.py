@@ -19,11 +19,10 @@ from tests.engines.ollama_asking import OTHER, ask, ask_long, runners_of
 from tests.engines.ollama_server import SMOLLM2, OllamaServer
 from tests.support.small_pack import write_small_pack
 from tests.support.waiting import eventually
-from tipbench.engines.lock import MachineLock
+from tipbench.engines.machine import MachineLock
 from tipbench.engines.ollama.api import OllamaApi
-from tipbench.engines.ollama.engine import OllamaEngine, OllamaOptions
+from tipbench.engines.ollama.engine import OllamaEngine, OllamaOptions, start_ollama_serve
 from tipbench.engines.ollama.residency import clear_left_behind
-from tipbench.engines.ollama.serve import start_ollama_serve
 from tipbench.errors import EngineBusy, EngineUnavailable, ModelMissing
 
 pytestmark = pytest.mark.ollama

@@ -13,7 +13,7 @@ import pytest
 
 from tests.engines.conftest import make_ollama_engine
 from tests.engines.fake_ollama import ANSWER, SHOWN, FakeOllama, run_fake_ollama
-from tipbench.engines.lock import MachineLock
+from tipbench.engines.machine import MachineLock
 from tipbench.engines.ollama.api import OllamaApi
 from tipbench.engines.ollama.engine import OllamaEngine
 from tipbench.engines.ollama.residency import HeldModel, find_left

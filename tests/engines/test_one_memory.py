@@ -13,7 +13,7 @@ from tests.engines.ollama_asking import OTHER
 from tests.engines.ollama_server import SMOLLM2, OllamaServer
 from tests.support.waiting import eventually
 from tipbench.engines.llamacpp.engine import LlamaCppEngine, LlamaCppOptions
-from tipbench.engines.lock import MachineLock
+from tipbench.engines.machine import MachineLock
 from tipbench.engines.ollama.api import OllamaApi
 from tipbench.engines.ollama.residency import clear_left_behind, make_room
 from tipbench.engines.weights import DigestCache

@@ -11,9 +11,8 @@ from tests.engines.fake_openai import SAMPLING, Bench, Scripted, answer, refusal
 from tests.engines.openai_server import ALIAS, RunningServer
 from tests.support.small_pack import write_small_pack
 from tipbench.engines import check_size, open_engines
-from tipbench.engines.lock import MachineLock
-from tipbench.engines.openai.api import OpenAiAccess
-from tipbench.engines.openai.engine import OpenAiEngine, OpenAiModel
+from tipbench.engines.machine import MachineLock
+from tipbench.engines.openai.engine import OpenAiAccess, OpenAiEngine, OpenAiModel
 from tipbench.errors import EngineBusy, EngineUnavailable, GenerationFailed, ModelRefused
 from tipbench.records import Model
 from tipbench.settings import Settings

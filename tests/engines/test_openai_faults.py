@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.fake_openai import SAMPLING, Bench, Scripted, answer, refusal, run_fake
-from tipbench.engines.openai.api import LONGEST_PAUSE_SECONDS, PAUSES_SECONDS
+from tipbench.engines.openai.engine import LONGEST_PAUSE_SECONDS, PAUSES_SECONDS
 from tipbench.errors import EngineUnavailable, GenerationFailed
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import Cli
 from tests.engines.fake_openai import SECRET, Bench, FakeOpenAi, Scripted, answer, refusal, run_fake
 from tipbench.engines import open_engines
-from tipbench.engines.openai.api import OpenAiAccess, OpenAiServer, find_key
+from tipbench.engines.openai.engine import OpenAiAccess, OpenAiServer, find_key
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.settings import Settings, read_settings
 from tipbench.web import Credential, normalise_url

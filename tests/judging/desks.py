@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tipbench.bench.flags import compute_flags
+from tipbench.bench.cells import compute_flags
 from tipbench.judging.draw import Member
 from tipbench.judging.sheet import SittingMaterial
 from tipbench.records import Candidate, Pack

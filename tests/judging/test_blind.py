@@ -13,9 +13,8 @@ from tests.judging.desks import MODELS, desk_of
 from tests.ranking.evidence import make_sitting
 from tests.support.benches import hold_bench
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import StoredCell
+from tipbench.bench.cells import StoredCell, compute_flags
 from tipbench.bench.evidence import Evidence
-from tipbench.bench.flags import compute_flags
 from tipbench.judging.blind import mask_names
 from tipbench.judging.draw import draw_blocks, split_sections
 from tipbench.judging.handout import make_sittings

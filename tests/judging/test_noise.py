@@ -7,8 +7,8 @@ from statistics import fmean
 import pytest
 
 from tests.judging.cells import LAZY, RUBRIC, given, make_cell, rubric_of, sitting
+from tipbench.bench.cells import compute_flags
 from tipbench.bench.evidence import CountedVerdict, Evidence
-from tipbench.bench.flags import compute_flags
 from tipbench.bench.scores import read_noise
 from tipbench.bench.sittings import Answer, BlindKey, ClosedSitting, KeyItem, StoredDrift
 from tipbench.judging.closing import SittingAnswers, examine_sitting

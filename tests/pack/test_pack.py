@@ -20,7 +20,7 @@ from tipbench.pack import (
     start_pack,
     unseal_pack,
 )
-from tipbench.pack.anchors import Reference, seal, unseal
+from tipbench.pack.reading import Reference, seal, unseal
 from tipbench.records import Pack, Prompt, Scenario
 
 

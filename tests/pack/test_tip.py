@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from tipbench.bench.flags import compute_flags, count_words, word_set
+from tipbench.bench.cells import compute_flags, count_words, word_set
 from tipbench.collect.candidates import parse_candidates
 from tipbench.pack import builtin_pack, render_prompt, select_scenarios
 from tipbench.records import Anchor, Pack, Scenario

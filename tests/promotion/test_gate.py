@@ -17,7 +17,7 @@ from tipbench.promotion.gate import GateQuestion
 from tipbench.promotion.rules import GateReport, compute_look, freeze
 from tipbench.settings import GateSettings, Settings
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.write import blank_write
+from tipbench.tracking.runs import blank_write
 
 ALL = 24
 """Three arms, four scenarios, two candidates each."""

@@ -23,7 +23,7 @@ from tipbench.promotion.promote import ChampionReport
 from tipbench.promotion.succession import InForce, settle, succeed
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
-from tipbench.tracking.write import blank_write
+from tipbench.tracking.runs import blank_write
 
 WHY = "because the test says so"
 

@@ -8,9 +8,8 @@ import numpy as np
 import tipbench.stats as real
 from tests.stats.bars import Methods
 from tipbench.stats import Delta, Drift, Leaderboard, Pair, Score
-from tipbench.stats.board import compare_arms
+from tipbench.stats.board import compare_arms, compute_cells, read_scores
 from tipbench.stats.quantiles import t_quantile
-from tipbench.stats.scores import compute_cells, read_scores
 
 
 @dataclass(frozen=True)

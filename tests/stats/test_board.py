@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.stats.oracles import scipy_stats as stats
 from tests.stats.simulator import Setting, run_campaign
 from tipbench.stats import BadScores, Score, leaderboard
-from tipbench.stats.scores import take_out_arm_and_block
+from tipbench.stats.board import take_out_arm_and_block
 
 
 def judged(values: list[list[float]]) -> list[Score]:

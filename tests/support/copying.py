@@ -18,7 +18,7 @@ from typing import Any
 from tests.support.seeds import ids_of
 from tipbench.bench.champions import ARM_FILE, EXPERIMENT, ChampionArm, entry_name
 from tipbench.files import hold_lock
-from tipbench.tracking.write import TOUCHED
+from tipbench.tracking.runs import TOUCHED
 
 SERVERS = "TIPBENCH_TEST_SERVER_HOME"
 """Where the servers of all workers live. Set it yourself to keep them over several test runs."""

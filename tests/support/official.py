@@ -99,7 +99,7 @@ def official_client_at(url: str) -> Generator[None]:
     try:
         yield
     finally:
-        mlflow.set_tracking_uri(None)
+        mlflow.set_tracking_uri(None)  # pyright: ignore[reportArgumentType]
         if before is not None:
             os.environ["MLFLOW_TRACKING_URI"] = before
 

@@ -17,7 +17,7 @@ from tipbench.errors import NewerSchema
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, Tracking, open_tracking
 from tipbench.tracking.journal import Event, Journal, count_waiting_in, left_over_journals
-from tipbench.tracking.write import prepare_write
+from tipbench.tracking.runs import prepare_write
 
 NOWHERE = "http://127.0.0.1:9"
 SUBMIT_AND_WAIT = """

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from tipbench.engines.ollama.api import OllamaApi
-from tipbench.engines.openai.api import OpenAiAccess, OpenAiServer, find_key
+from tipbench.engines.openai.engine import OpenAiAccess, OpenAiServer, find_key
 from tipbench.errors import TipbenchError
 from tipbench.jobs.airflow.api import open_airflow
 from tipbench.jobs.airflow.doctor import Health, Part

@@ -16,8 +16,7 @@ from tipbench.pack import parse_pack
 from tipbench.records import Candidate, Drawn, Pack, Rubric
 from tipbench.stats import Noise
 from tipbench.tracking import Tracking
-from tipbench.tracking.runs import Experiment, Run
-from tipbench.tracking.write import Write, blank_write
+from tipbench.tracking.runs import Experiment, Run, Write, blank_write
 
 
 @dataclass(frozen=True)

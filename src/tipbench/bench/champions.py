@@ -13,9 +13,8 @@ from pydantic import Field
 from tipbench.errors import TrackingError, TrackingRefused
 from tipbench.records import SCHEMA, ChampionArm, Record
 from tipbench.tracking.registry import RegistryEntry
-from tipbench.tracking.runs import Experiment, Run
+from tipbench.tracking.runs import Experiment, Run, Write
 from tipbench.tracking.tracking import Tracking
-from tipbench.tracking.write import Write
 
 EXPERIMENT = "tipbench-champions"
 ALIAS = "champion"

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from tipbench.errors import TrackingError
 from tipbench.records import SCHEMA, Pack
-from tipbench.tracking.runs import Experiment, Run
+from tipbench.tracking.runs import Experiment, Run, Write
 from tipbench.tracking.tracking import Tracking
-from tipbench.tracking.write import Write
 
 FILES = "pack-files.json"
 

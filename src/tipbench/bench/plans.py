@@ -10,9 +10,8 @@ from tipbench.clock import Stamps
 from tipbench.errors import TrackingRefused
 from tipbench.records import LAZY_KINDS, SCHEMA, Pack, Record
 from tipbench.settings import GateSettings, Require
-from tipbench.tracking.runs import Experiment, Run
+from tipbench.tracking.runs import Experiment, Run, Write, blank_write
 from tipbench.tracking.tracking import Tracking
-from tipbench.tracking.write import Write, blank_write
 
 # What the gate stores: a plan, the frozen list a look is computed from, and what the look said.
 

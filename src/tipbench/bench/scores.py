@@ -11,8 +11,7 @@ from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.sittings import StoredSitting, read_grade
 from tipbench.records import ANSWERED, CellFacts, Rubric
 from tipbench.stats import Alpha, Noise, Score, ac1, fit_noise, krippendorff_alpha, level_shifts
-from tipbench.stats.board import choose_comparison
-from tipbench.stats.scores import compute_cells, read_scores
+from tipbench.stats.board import choose_comparison, compute_cells, read_scores
 from tipbench.stats.sittings import Place
 
 

@@ -8,8 +8,7 @@ from pydantic import Field
 
 from tipbench.records import SCHEMA, Drawn, Record, content_hash
 from tipbench.stats import Alpha
-from tipbench.tracking.runs import Run
-from tipbench.tracking.write import Write
+from tipbench.tracking.runs import Run, Write
 
 KEY_FILE = "key.json"
 EXPIRES_TAG = "tipbench.expires_ms"

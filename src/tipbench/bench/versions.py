@@ -10,7 +10,7 @@ from tipbench.errors import TrackingError, UsageError
 from tipbench.pack import examine, parse_pack
 from tipbench.records import SCHEMA, Pack, Prompt, Record, content_hash
 from tipbench.tracking import Run, Write
-from tipbench.tracking.write import clean_text
+from tipbench.tracking.runs import clean_text
 
 KIND = "version"
 TEXT_FILE = "prompt.md"

@@ -20,8 +20,7 @@ from tipbench.errors import MixedContents, TrackingUnavailable, UsageError
 from tipbench.files import hold_lock
 from tipbench.records import LAZY_KINDS, SCHEMA, Rubric
 from tipbench.tracking import Experiment, Tracking
-from tipbench.tracking.runs import Assessment, SourceType, Trace, make_hex_id
-from tipbench.tracking.write import MAX_KEY, Write
+from tipbench.tracking.runs import MAX_KEY, Assessment, SourceType, Trace, Write, make_hex_id
 
 JUDGE_TAGS = ("judged_at", "judged_by")
 AUTO = "auto."

@@ -36,7 +36,7 @@ def command(ctx: click.Context, *, as_json: bool, save: Path | None, **flags: ob
     from tipbench.champion import open_champion_on
     from tipbench.promotion.promote import describe
     from tipbench.promotion.succession import settle
-    from tipbench.show.champions import print_champion
+    from tipbench.show.terminal import print_champion
 
     with open_session(flags, for_machines=as_json) as session:
         name = find_pack_name(session.settings)
@@ -61,8 +61,8 @@ def command(ctx: click.Context, *, as_json: bool, save: Path | None, **flags: ob
 def history(*, as_json: bool, plot: Path | None, **flags: object) -> None:
     """Champions, promotions, looks, and the champions' level per experiment over time."""
     from tipbench.promotion.history import read_history
-    from tipbench.show.champions import print_history
     from tipbench.show.charts import draw_history
+    from tipbench.show.terminal import print_history
 
     with open_session(flags, for_machines=as_json) as session:
 
@@ -88,7 +88,7 @@ def history(*, as_json: bool, plot: Path | None, **flags: object) -> None:
 @mlflow_options
 def rollback(*, reason: str | None, as_json: bool, **flags: object) -> None:
     """Back to the champion before this one."""
-    from tipbench.show.champions import show_outcome
+    from tipbench.show.terminal import show_outcome
 
     with open_session(flags, for_machines=as_json) as session:
         session.tracking.deliver_left_over()

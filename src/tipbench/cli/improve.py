@@ -230,8 +230,7 @@ class EngineWork:
 
 def _show_stop(ctx: click.Context, session: Session, stop: "Stop") -> None:
     """Where the command ended, and the command that goes on."""
-    from tipbench.show.champions import show_outcome
-    from tipbench.show.terminal import print_report
+    from tipbench.show.terminal import print_report, show_outcome
 
     for line in stop.first:
         session.say.print(line, markup=False)

@@ -263,7 +263,7 @@ def publish(**flags: object) -> None:
 def keep(*, files: tuple[Path, ...], name: str, **flags: object) -> None:
     """Put text FILES into MLflow, as artifacts of one new run: for people without a disk in common."""
     from tipbench.bench.views import read_texts, texts_write
-    from tipbench.tracking.write import blank_write
+    from tipbench.tracking.runs import blank_write
 
     texts = read_texts(files)
     with open_session(flags) as session:

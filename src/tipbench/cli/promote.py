@@ -36,7 +36,7 @@ def command(
     if by_person != (reason is not None):
         raise UsageError("--reason goes with --initial and --force, and they need it")
     from tipbench.promotion.gate import GateQuestion
-    from tipbench.show.champions import show_outcome
+    from tipbench.show.terminal import show_outcome
 
     with open_session(flags, for_machines=as_json) as session:
         name = session.settings.experiment

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
-from tipbench.bench.flags import compute_flags, word_set
+from tipbench.bench.cells import compute_flags, word_set
 from tipbench.inert import clean_line
 from tipbench.records import Candidate, Rubric
 

@@ -16,8 +16,7 @@ from tipbench.errors import GenerationFailed, TipbenchError
 from tipbench.grid import Cell
 from tipbench.records import ANSWERED, FAILED, Candidate, Generation, Model, Pack
 from tipbench.tracking import Delivery, Tracking
-from tipbench.tracking.runs import Experiment
-from tipbench.tracking.write import blank_write
+from tipbench.tracking.runs import Experiment, blank_write
 
 STOP_SECONDS = 10.0
 """How long a stopped collect tries to deliver what it made; the rest stays in the journal."""

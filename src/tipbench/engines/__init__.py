@@ -7,12 +7,10 @@ from contextlib import ExitStack
 from typing import Self
 
 from tipbench.engines.llamacpp.engine import LlamaCppEngine, LlamaCppOptions
-from tipbench.engines.lock import MachineLock, machine_lock_path
-from tipbench.engines.machine import count_cores
+from tipbench.engines.machine import MachineLock, count_cores, machine_lock_path
 from tipbench.engines.ollama.api import NoServer, OllamaApi
-from tipbench.engines.ollama.engine import OllamaEngine, OllamaOptions
+from tipbench.engines.ollama.engine import OllamaEngine, OllamaOptions, start_ollama_serve
 from tipbench.engines.ollama.residency import clear_left_behind, make_room
-from tipbench.engines.ollama.serve import start_ollama_serve
 from tipbench.engines.openai.engine import OpenAiEngine, open_openai
 from tipbench.engines.protocol import Engine
 from tipbench.engines.weights import KNOWN_WEIGHTS, DigestCache

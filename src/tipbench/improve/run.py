@@ -34,7 +34,7 @@ from tipbench.promotion.rules import GateReport
 from tipbench.ranking.compare import compare_bench
 from tipbench.ranking.records import Report
 from tipbench.records import Prompt, content_hash
-from tipbench.tracking.write import blank_write
+from tipbench.tracking.runs import blank_write
 
 # Lazy verdicts on their way: what is missing is handed out once, and taken in when the file is filled.
 

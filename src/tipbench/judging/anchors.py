@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from statistics import pstdev
 
-from tipbench.bench.flags import compute_flags
+from tipbench.bench.cells import compute_flags
 from tipbench.records import Anchor, Rubric
 
 ANCHORS_PER_SITTING = 6

@@ -15,8 +15,8 @@ from tipbench.errors import JudgedEnough, UsageError
 from tipbench.records import ANSWERED, Record, Rubric
 from tipbench.stats import Score, agreement, delta, leaderboard, next_batch, p_best, spot_checks
 from tipbench.stats.batches import CERTAIN, HOPELESS
+from tipbench.stats.board import read_scores
 from tipbench.stats.gating import gate_is_open
-from tipbench.stats.scores import read_scores
 
 SECTION_ITEMS = 40
 

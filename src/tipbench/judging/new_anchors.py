@@ -7,9 +7,8 @@ from pathlib import Path
 from statistics import median_low
 
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import StoredCell
+from tipbench.bench.cells import StoredCell, compute_flags
 from tipbench.bench.evidence import Evidence
-from tipbench.bench.flags import compute_flags
 from tipbench.errors import PackError, UsageError
 from tipbench.files import write_whole
 from tipbench.inert import make_inert
@@ -17,7 +16,7 @@ from tipbench.judging.blind import mask_names
 from tipbench.judging.draw import Member
 from tipbench.judging.handout import gather_material
 from tipbench.pack import parse_pack
-from tipbench.pack.anchors import FILE, Reference, seal
+from tipbench.pack.reading import ANCHORS, Reference, seal
 from tipbench.records import Anchor, Pack, Verdict, content_hash
 
 ENOUGH_JUDGES = 3
@@ -91,9 +90,9 @@ def write_anchors(folder: Path, proposal: AnchorProposal) -> None:
     Raises:
         TipbenchError: it cannot be written; what is there stays.
     """
-    file = folder / FILE
+    file = folder / ANCHORS
     try:
-        write_whole(file, proposal.grown.files[FILE].removesuffix("\n") + "\n")
+        write_whole(file, proposal.grown.files[ANCHORS].removesuffix("\n") + "\n")
     except OSError as error:
         raise PackError(f"cannot write {str(file)!r}: {error.strerror}") from error
 
@@ -182,8 +181,8 @@ def _grow(pack: Pack, new: Iterable[NewAnchor]) -> Pack:
     ]
     if not lines:
         return pack
-    before = pack.files.get(FILE, "").rstrip("\n")
-    return parse_pack({**pack.files, FILE: "\n".join([*([before] if before else []), *lines]) + "\n"})
+    before = pack.files.get(ANCHORS, "").rstrip("\n")
+    return parse_pack({**pack.files, ANCHORS: "\n".join([*([before] if before else []), *lines]) + "\n"})
 
 
 def _plain(text: str) -> str:

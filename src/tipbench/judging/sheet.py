@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, StrictBool, StrictInt, ValidationError
 
-from tipbench.bench.flags import compute_flags
+from tipbench.bench.cells import compute_flags
 from tipbench.bench.sittings import Answer, BlindKey, FailedMember, KeyItem
 from tipbench.errors import NewerSchema, SheetError
 from tipbench.inert import make_inert

@@ -32,30 +32,28 @@ from tipbench.bench.plans import (
 from tipbench.bench.scores import find_levels, make_scores
 from tipbench.clock import Stamps
 from tipbench.errors import NoChampion, TrackingError, UsageError
-from tipbench.promotion.opponent import (
+from tipbench.promotion.rules import (
     OVERCOME,
+    GatePreview,
+    GateReport,
+    NextLook,
     Opponent,
     check_before_look,
     check_before_plan,
     check_exhausted,
     check_obstacle,
-    find_opponent,
-    read_opponent,
-)
-from tipbench.promotion.rules import (
-    GatePreview,
-    GateReport,
-    NextLook,
     compute_look,
     examine_today,
+    find_opponent,
     freeze,
     known_rules,
+    read_opponent,
 )
 from tipbench.records import Options
 from tipbench.settings import GateSettings
 from tipbench.stats import next_batch
+from tipbench.stats.board import read_scores
 from tipbench.stats.gating import gate_is_open
-from tipbench.stats.scores import read_scores
 from tipbench.tracking import Run, Tracking
 
 # Arms, complete.

@@ -19,8 +19,7 @@ from tipbench.bench.evidence import check_contents
 from tipbench.clock import format_time
 from tipbench.errors import NoChampion, UsageError
 from tipbench.promotion.gate import Gate, GateQuestion, make_arm
-from tipbench.promotion.opponent import name_in
-from tipbench.promotion.rules import GateReport
+from tipbench.promotion.rules import GateReport, name_in
 from tipbench.promotion.succession import InForce, promotion_lost, settle, succeed
 from tipbench.records import Options, Record
 

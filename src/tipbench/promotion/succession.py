@@ -24,7 +24,7 @@ from tipbench.errors import PromotionLost, TrackingError, TrackingRefused, Usage
 from tipbench.records import SCHEMA
 from tipbench.tracking import Tracking
 from tipbench.tracking.registry import PromptVersion
-from tipbench.tracking.write import blank_write
+from tipbench.tracking.runs import blank_write
 
 TRIES = 5
 ARM_TAG = "tipbench.arm_hash"

@@ -35,7 +35,7 @@ from tipbench.ranking.records import (
 )
 from tipbench.records import CellFacts, Rubric
 from tipbench.stats import Alpha, Leaderboard, Score, agreement, leaderboard, p_best
-from tipbench.stats.scores import compute_cells, read_scores
+from tipbench.stats.board import compute_cells, read_scores
 from tipbench.stats.sittings import Place
 
 # Two tiers on one board: which of them it rests on, and what the automatic judge is worth here.

@@ -35,7 +35,7 @@ from tipbench.stats import (
     unsharpened_variance,
     usual_variance,
 )
-from tipbench.stats.power import FEWEST_SCENARIOS
+from tipbench.stats.gating import FEWEST_SCENARIOS
 
 PLAIN_STEP_BYTES = 20_000_000
 Report = Callable[[int, int], None]

@@ -11,16 +11,19 @@ from tipbench.stats.agreement import (
     krippendorff_alpha,
     spot_checks,
 )
-from tipbench.stats.batches import Next, next_batch
-from tipbench.stats.board import Leaderboard, Pair, Ranks, leaderboard
-from tipbench.stats.gating import GateDecision, RuleResult, Terms, examine_gate, gate
-from tipbench.stats.posterior import p_best
-from tipbench.stats.power import (
+from tipbench.stats.batches import Next, next_batch, p_best
+from tipbench.stats.board import BadScores, Leaderboard, Pair, Ranks, Score, ScoreLike, leaderboard
+from tipbench.stats.gating import (
     AutoJudge,
     CellVariance,
     Design,
+    GateDecision,
+    RuleResult,
     SilentJudge,
+    Terms,
     cell_variance,
+    examine_gate,
+    gate,
     scenarios_needed,
     seeing_chance,
     smallest_difference,
@@ -28,7 +31,6 @@ from tipbench.stats.power import (
     unsharpened_variance,
     usual_variance,
 )
-from tipbench.stats.scores import BadScores, Score, ScoreLike
 from tipbench.stats.sittings import Drift, Noise, drift, fit_noise, level_shifts
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tipbench.errors import UsageError
-from tipbench.stats.scores import Bools, Floats, Ints, ScoreLike, Table, finite_array, read_scores
+from tipbench.stats.board import Bools, Floats, Ints, ScoreLike, Table, finite_array, read_scores
 
 Metric = Literal["interval", "ordinal"]
 ROUGH_BELOW = 60

@@ -5,9 +5,9 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tipbench.stats.scores import Floats
-
+Floats = NDArray[np.float64]
 Kind = Literal["dunnett", "range"]
 
 _STEP = 1e-3

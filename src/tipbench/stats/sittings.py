@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from tipbench.errors import UsageError
+from tipbench.stats.board import NO_RANK, Floats, Ints, finite_array
 from tipbench.stats.quantiles import chi2_quantile
-from tipbench.stats.scores import NO_RANK, Floats, Ints, finite_array
 
 REPEAT_SD = 1.1
 """A judge against himself, one composite."""

@@ -16,8 +16,17 @@ from tipbench.errors import TipbenchError, TrackingRefused, TrackingUnavailable
 from tipbench.records import Record
 from tipbench.tracking.client import AnsweredNo, ArtifactsNotServed, NotLetIn, Pace, Rest
 from tipbench.tracking.journal import Event, Journal, Pending, keep_refused, left_over_journals
-from tipbench.tracking.runs import ManyRuns, OneExperiment, OneRun, Run
-from tipbench.tracking.write import ATTEMPT_TAG, MAX_IN_BATCH, TOUCHED, Write, prepare_write
+from tipbench.tracking.runs import (
+    ATTEMPT_TAG,
+    MAX_IN_BATCH,
+    TOUCHED,
+    ManyRuns,
+    OneExperiment,
+    OneRun,
+    Run,
+    Write,
+    prepare_write,
+)
 
 # Texts of a run: in its own artifact store if that is reached through the server, else in its tags.
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tipbench.errors import NewerSchema, TrackingError
 from tipbench.files import append_whole, sync_folder, try_lock, write_whole
 from tipbench.records import SCHEMA, Record, content_hash
-from tipbench.tracking.write import Write
+from tipbench.tracking.runs import Write
 
 SUFFIX = ".jsonl"
 

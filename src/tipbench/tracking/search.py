@@ -16,8 +16,7 @@ from tipbench.errors import NewerSchema, TrackingError
 from tipbench.files import write_whole
 from tipbench.records import SCHEMA, content_hash
 from tipbench.tracking.client import Rest, call_patiently
-from tipbench.tracking.runs import Experiment, ManyRuns, Run
-from tipbench.tracking.write import SCHEMA_TAG, TOUCHED
+from tipbench.tracking.runs import SCHEMA_TAG, TOUCHED, Experiment, ManyRuns, Run
 
 # The cache of an experiment's runs: one SQLite file, thrown away whenever it looks wrong.
 

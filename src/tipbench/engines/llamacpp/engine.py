@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tipbench.engines.llamacpp.gguf import GgufHeader, read_header
 from tipbench.engines.llamacpp.wire import LoadOrder, LoadReport, ModelAnswer, ModelQuestion
-from tipbench.engines.lock import MachineLock
-from tipbench.engines.machine import check_memory
+from tipbench.engines.machine import MachineLock, check_memory
 from tipbench.engines.protocol import Schema, check_question
-from tipbench.engines.weights import KNOWN_WEIGHTS, DigestCache
+from tipbench.engines.weights import KNOWN_WEIGHTS, DigestCache, GgufHeader, read_header
 from tipbench.errors import EngineUnavailable, GenerationFailed, ModelMissing, ModelRefused
 from tipbench.processes import Child
 from tipbench.records import Generation, Model, Record, Sampling

@@ -8,8 +8,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tipbench.engines.lock import LeftBehind
-from tipbench.engines.machine import find_residents
+from tipbench.engines.machine import LeftBehind, find_residents
 from tipbench.engines.ollama.api import Chatted, NoServer, OllamaApi, OllamaResident
 from tipbench.engines.protocol import Schema, check_question
 from tipbench.errors import (

@@ -8,9 +8,8 @@ from pathlib import Path
 from random import Random
 
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import StoredCell
+from tipbench.bench.cells import StoredCell, compute_flags
 from tipbench.bench.evidence import check_contents
-from tipbench.bench.flags import compute_flags
 from tipbench.bench.sittings import (
     ENOUGH_ANCHORS,
     LEASE_MS,

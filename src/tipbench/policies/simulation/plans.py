@@ -21,7 +21,7 @@ from tipbench.policies.simulation.report import (
 from tipbench.policies.simulation.run import PoolTip
 from tipbench.records import Record, content_hash
 from tipbench.tracking import Run, Tracking
-from tipbench.tracking.write import blank_write
+from tipbench.tracking.runs import blank_write
 
 KIND = "simulation-plan"
 FIRST = "first_simulation"

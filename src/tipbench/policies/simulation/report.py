@@ -15,7 +15,7 @@ from tipbench.policies.simulation.run import PlayedRounds
 from tipbench.records import Record
 from tipbench.stats.quantiles import t_quantile
 from tipbench.tracking import Tracking
-from tipbench.tracking.write import blank_write
+from tipbench.tracking.runs import blank_write
 
 POINTS = 20
 LEAST_USERS = 8
