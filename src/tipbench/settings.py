@@ -26,6 +26,12 @@ SECRETS = (
 )
 """What no message repeats."""
 
+BOUND = {
+    "mlflow_url": ("mlflow_username", "mlflow_password", "mlflow_token"),
+    "airflow_url": ("airflow_username", "airflow_password", "airflow_token"),
+}
+"""Credentials, and the address that they were set for."""
+
 Name = Annotated[str, Field(min_length=1, max_length=250)]
 Require = Literal["agree", "both", "lazy"]
 
@@ -78,6 +84,8 @@ class Settings(BaseModel):
     mlflow_username: str | None = None
     mlflow_password: str | None = Field(default=None, repr=False)
     mlflow_token: str | None = Field(default=None, repr=False)
+    insecure: bool = False
+    """Whether credentials may cross the network unencrypted; not for a file to say."""
     ollama_url: str = "http://localhost:11434"
     ollama_serve: bool = False
     foreign: Literal["evict", "refuse"] = "evict"
@@ -167,6 +175,7 @@ def read_settings(
         flat = _flatten(given)
         values |= flat
         origins |= dict.fromkeys(flat, origin)
+    values = _keep_credentials_at_home(values, origins, file=str(path))
     try:
         settings = Settings.model_validate(_nest(values))
     except ValidationError as error:
@@ -186,6 +195,28 @@ def split_list(text: str, *, what: str) -> tuple[str, ...]:
             f"the list of {what} is empty: {text!r}", hint=f"Give at least one, as in --{what} a,b"
         )
     return names
+
+
+def _keep_credentials_at_home(
+    values: Mapping[str, object], origins: Mapping[str, str], *, file: str
+) -> dict[str, object]:
+    """The values without credentials of the environment whose address only the file names.
+
+    A file in the current folder may be anybody's: it never decides where a secret goes, or how.
+    """
+    if origins.get("insecure") == file:
+        raise UsageError(
+            f"{file}: insecure is not for a file to say",
+            hint="Say tipbench --insecure …, or set TIPBENCH_INSECURE=true.",
+        )
+    withheld = {
+        name
+        for url, names in BOUND.items()
+        if origins.get(url) == file
+        for name in names
+        if origins.get(name, file) != file
+    }
+    return {name: value for name, value in values.items() if name not in withheld}
 
 
 def _default_home(environ: Mapping[str, str]) -> Path:

@@ -130,12 +130,21 @@ def find_credential(
         # Said here, without the value: the HTTP library would print it.
         if not (value.isascii() and value.isprintable() and " " not in value):
             raise UsageError(f"{variable} holds characters that no key has", hint="Was it copied completely?")
-        if url.startswith("http:") and not is_loopback(url):
-            raise UsageError(
-                f"{variable} is not sent to {origin_of(url)}: anybody on the way could read it", hint=hint
-            )
+        check_encrypted(url, secret=variable, hint=hint)
         return Credential(variable, origin_of(url), value)
     return None
+
+
+def check_encrypted(url: str, *, secret: str, hint: str) -> None:
+    """Returns if what is sent to this address stays on this machine or is encrypted on the way.
+
+    Raises:
+        UsageError: anybody could read it.
+    """
+    if url.startswith("http:") and not is_loopback(url):
+        raise UsageError(
+            f"{secret} is not sent to {origin_of(url)}: anybody on the way could read it", hint=hint
+        )
 
 
 def _is_same_origin(url: str, home: str) -> bool:

@@ -1,5 +1,6 @@
 """The command line: parse, call one phase, print. Commands are imported only when they are called."""
 
+import os
 import sys
 from importlib import import_module
 from keyword import iskeyword
@@ -70,8 +71,12 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="tipbench")
-def group() -> None:
+@click.option("--insecure", is_flag=True, help="Let credentials leave this machine unencrypted.")
+def group(*, insecure: bool) -> None:
     """Which model with which prompt writes the best tips, and how sure are we?"""
+    if insecure:
+        # As if it had been set there: workers and jobs read the settings themselves.
+        os.environ["TIPBENCH_INSECURE"] = "true"
 
 
 def main() -> None:

@@ -87,7 +87,8 @@ def _refused(response: httpx2.Response, *, url: str) -> TrackingRefused | Tracki
     if status == 401:
         return NotLetIn(
             f"MLflow at {url} wants credentials, or other ones",
-            hint="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.",
+            hint="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, and "
+            "MLFLOW_TRACKING_URI beside them: they do not go where only tipbench.toml says.",
         )
     if status == 403 and "Invalid Host header" in response.text[:200]:
         return _wrong_host(response, url=url)

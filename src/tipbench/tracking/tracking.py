@@ -53,6 +53,7 @@ from tipbench.tracking.runs import (
     trace_body,
 )
 from tipbench.tracking.search import RunCache, TextCache, find_runs, read_runs
+from tipbench.web import check_encrypted, split_credentials
 
 
 class Experiments:
@@ -430,6 +431,10 @@ def open_tracking(
             token=settings.mlflow_token,
         )
         url, how, name = settings.mlflow_url, "as set", ""
+        plain, user, _ = split_credentials(url, setting="the MLflow address")
+        if (user or access.username or access.token) and not settings.insecure:
+            hint = "Use https, or send it all the same: tipbench --insecure …, or TIPBENCH_INSECURE=true."
+            check_encrypted(plain, secret="The credential for MLflow", hint=hint)  # noqa: S106
     elif found := find_default(default_url):
         access, url, how, name = Access(), found, "found there", ""
     else:

@@ -9,7 +9,16 @@ import httpx2
 
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.settings import Settings
-from tipbench.web import Body, Reply, WebClient, WebFailures, read_reply, shorten, split_credentials
+from tipbench.web import (
+    Body,
+    Reply,
+    WebClient,
+    WebFailures,
+    check_encrypted,
+    read_reply,
+    shorten,
+    split_credentials,
+)
 
 DAG = "bench_collect"
 API = "/api/v2"
@@ -178,7 +187,8 @@ class Airflow:
             raise AirflowRefused(
                 f"Airflow at {self.url} wants credentials",
                 status=401,
-                hint="Set TIPBENCH_AIRFLOW_USERNAME and _PASSWORD, or TIPBENCH_AIRFLOW_TOKEN.",
+                hint="Set TIPBENCH_AIRFLOW_USERNAME and _PASSWORD, or TIPBENCH_AIRFLOW_TOKEN, and "
+                "TIPBENCH_AIRFLOW_URL beside them: they do not go where only tipbench.toml says.",
             )
         body = {"username": self.username, "password": self.password or ""}
         response = self._request("POST", "/auth/token", body)
@@ -206,6 +216,9 @@ def open_airflow(settings: Settings) -> Airflow:
         raise UsageError(
             "airflow_url holds credentials", hint="Set TIPBENCH_AIRFLOW_USERNAME and _PASSWORD instead."
         )
+    if (settings.airflow_username or settings.airflow_token) and not settings.insecure:
+        hint = "Use https, or send it all the same with TIPBENCH_INSECURE=true."
+        check_encrypted(url, secret="The credential for Airflow", hint=hint)  # noqa: S106
     return Airflow(
         url,
         username=settings.airflow_username,
