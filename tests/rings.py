@@ -27,7 +27,7 @@ PARTS = {
     "coverage": "branches of the package that the inner ring takes",
 }
 ROW = re.compile(r"^\| `make (?P<part>[\w-]+)` \|(?P<rest>.*)\|$", re.MULTILINE)
-CLOSING = re.compile(r"=+ (?P<said>(?:\d+ \w+(?:, )?)+) in .*=+|^(?P<plain>\w+: .*)$", re.MULTILINE)
+CLOSING = re.compile(r"=+ (?P<said>(?:\d+ \w+(?:, )?)+) in .*=+|^(?P<plain>(?!make:)\w+: .*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

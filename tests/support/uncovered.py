@@ -17,7 +17,9 @@ def main(report: str) -> None:
             print(f"{share:5.1f} %  {name}")
     few = sum(share < LEAST for share in shares.values())
     total = found["totals"]["percent_covered"]
-    print(f"{total:.1f} % of statements and branches; {few} of {len(shares)} files under {LEAST:g} %")
+    print(
+        f"coverage: {total:.1f} % of statements and branches; {few} of {len(shares)} files under {LEAST:g} %"
+    )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Backup and restore: whole or not at all, also under writers, also when interrupted."""
 
+import gzip
 import io
 import json
 import os
@@ -28,7 +29,7 @@ from tipbench.errors import BackupError, NewerSchema, TipbenchError, TrackingErr
 from tipbench.tracking import Experiment, Run, Tracking
 from tipbench.tracking.client import Pace, Rest
 from tipbench.tracking.journal import Event, Journal, count_waiting, journal_folder
-from tipbench.tracking.managed.backup import back_up, check_archive, unpack_archive
+from tipbench.tracking.managed.backup import SEAL_BYTES, back_up, check_archive, unpack_archive
 from tipbench.tracking.managed.files import (
     ServerFile,
     managed_folder,
@@ -302,22 +303,57 @@ def test_a_restore_elsewhere_needs_no_data_there(backup: Path, tmp_path: Path) -
     assert (managed_folder(tmp_path / "new") / "mlflow.db").exists()
 
 
-def flip(path: Path, *, at: float) -> None:
-    data = bytearray(path.read_bytes())
-    data[int(len(data) * at)] ^= 1
-    path.write_bytes(data)
+@pytest.fixture(scope="module")
+def small_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A backup small enough to damage every byte of it."""
+    home = tmp_path_factory.mktemp("small")
+    folder = managed_folder(home)
+    (folder / "artifacts").mkdir(parents=True)
+    (folder / "artifacts" / "raw.txt").write_text("a tip")
+    with closing(sqlite3.connect(folder / "mlflow.db")) as database, database:
+        database.execute("CREATE TABLE alembic_version (version_num)")
+        database.execute("CREATE TABLE experiments (lifecycle_stage)")
+        database.execute("CREATE TABLE runs (lifecycle_stage)")
+    back_up(home, home / "backup.tar.gz", now=NOW)
+    return (home / "backup.tar.gz").read_bytes()
 
 
-@pytest.mark.parametrize("at", [0.0, 0.1, 0.5, 0.9])
+def flip(data: bytes, *, at: int) -> bytes:
+    """The data with one bit of this byte turned over; every bit has its turn."""
+    return data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :]
+
+
 def test_a_flipped_bit_anywhere_is_found_before_anything_is_touched(
-    backup: Path, home: Path, tmp_path: Path, at: float
+    small_backup: bytes, home: Path, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken.tar.gz"
-    shutil.copy(backup, broken)
-    flip(broken, at=at)
-    with pytest.raises(BackupError, match="damaged"):
-        restore(home, broken)
-    assert is_old(home)
+    for at in range(len(small_backup)):
+        broken.write_bytes(flip(small_backup, at=at))
+        with pytest.raises(BackupError, match="damaged"):
+            restore(home, broken)
+        assert is_old(home), f"byte {at}"
+
+
+def test_a_backup_without_a_seal_is_read_and_what_gzip_can_find_in_it_is_found(
+    small_backup: bytes, tmp_path: Path
+) -> None:
+    sealed, unsealed = tmp_path / "sealed.tar.gz", tmp_path / "unsealed.tar.gz"
+    sealed.write_bytes(small_backup)
+    old = small_backup[:-SEAL_BYTES]
+    unsealed.write_bytes(old)
+    assert check_archive(unsealed) == check_archive(sealed)
+    for at in range(len(old) - 8, len(old)):
+        unsealed.write_bytes(flip(old, at=at))
+        with pytest.raises(BackupError, match="damaged"):
+            check_archive(unsealed)
+    for tail in (b"\0", small_backup):
+        unsealed.write_bytes(old + tail)
+        with pytest.raises(BackupError, match="not what its checksum says"):
+            check_archive(unsealed)
+
+
+def test_tar_and_gzip_see_nothing_of_the_seal(small_backup: bytes) -> None:
+    assert gzip.decompress(small_backup) == gzip.decompress(small_backup[:-SEAL_BYTES])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])

@@ -16,7 +16,7 @@ from tipbench.bench.evidence import CountedVerdict, Evidence, check_contents
 from tipbench.bench.scores import find_auto_judges, find_levels, find_values, make_auto_scores, make_scores
 from tipbench.bench.sittings import StoredSitting
 from tipbench.clock import Stamps
-from tipbench.errors import MixedContents, UsageError
+from tipbench.errors import MixedContents, TrackingUnavailable, UsageError
 from tipbench.files import hold_lock
 from tipbench.records import LAZY_KINDS, SCHEMA, Rubric
 from tipbench.tracking import Experiment, Tracking
@@ -110,7 +110,11 @@ def _read_boards(
 
 
 def refresh_views(bench: Bench) -> int:
-    """Brings the views of all cells up to date and returns how many changed."""
+    """Brings the views of all cells up to date and returns how many changed.
+
+    Raises:
+        TrackingUnavailable: the server went away; what waits is in the journal, and what counts is stored.
+    """
     evidence = bench.evidence
     kept = {cell.run.run_id for cell in evidence.cells}
     # A retired cell or a duplicate keeps what it shows, but is on no board.
@@ -130,8 +134,11 @@ def refresh_views(bench: Bench) -> int:
             }
         )
         bench.tracking.submit(write)
-    if changed:
-        bench.tracking.flush()
+    if changed and (waiting := bench.tracking.flush().left_in_journal):
+        raise TrackingUnavailable(
+            f"MLflow went away: {waiting} cells do not show their scores yet",
+            hint="All verdicts count. The next judging command shows them, or: tipbench mlflow repair",
+        )
     return len(changed)
 
 
