@@ -3,9 +3,10 @@
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Literal
 from urllib.parse import urlsplit
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
@@ -13,13 +14,14 @@ from starlette.staticfiles import StaticFiles
 
 from tipbench import __version__
 from tipbench.admin import bench, failures, jobs, judging, people, promotion
-from tipbench.admin.access import LOOPBACK, Shield, SignInFirst
+from tipbench.admin.access import LOOPBACK, Server, Shield, SignInFirst
 from tipbench.admin.deps import Parts, make_parts
 from tipbench.admin.panel import HERE, answer_problem, send_to_sign_in
 from tipbench.clock import make_stamps
 from tipbench.errors import TipbenchError
 from tipbench.jobs.dispatcher import Dispatcher, LocalProcess
 from tipbench.jobs.worker import own_command
+from tipbench.records import Record
 from tipbench.settings import read_settings
 
 PUBLIC_URL, HOSTS, DEMO = "TIPBENCH_SERVE_PUBLIC_URL", "TIPBENCH_SERVE_HOSTS", "TIPBENCH_SERVE_DEMO"
@@ -29,6 +31,22 @@ PUBLIC_URL, HOSTS, DEMO = "TIPBENCH_SERVE_PUBLIC_URL", "TIPBENCH_SERVE_HOSTS", "
 SUBJECTS = (bench, jobs, judging, promotion, people)
 API = tuple(subject.router for subject in SUBJECTS)
 PAGES = tuple(subject.pages for subject in SUBJECTS)
+
+
+# One word for supervisors, who have no token; every part is for those who have one.
+open_router = APIRouter(tags=["jobs"])
+
+
+class HealthWord(Record):
+    """All that a stranger learns."""
+
+    status: Literal["ok", "degraded"]
+
+
+@open_router.get("/health")
+def tell_health(parts: Server) -> HealthWord:
+    """Whether something is missing that jobs need; 200 as long as the server lives."""
+    return HealthWord(status=parts.health.look().status)
 
 
 def make_app(parts: Parts, *, hosts: frozenset[str] = LOOPBACK, dispatch: bool = True) -> FastAPI:
@@ -63,7 +81,7 @@ def make_app(parts: Parts, *, hosts: frozenset[str] = LOOPBACK, dispatch: bool =
     app.add_exception_handler(SignInFirst, send_to_sign_in)
     for kind in (TipbenchError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _answer_failure)
-    for router in (*API, *PAGES, jobs.open_router):
+    for router in (*API, *PAGES, open_router):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=HERE / "static"))
     app.add_middleware(GZipMiddleware, minimum_size=800)

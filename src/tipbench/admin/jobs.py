@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Generic, Protocol, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
@@ -340,24 +340,6 @@ def cancel_job(user: Admin, parts: Server, job: str) -> JobView:
     found = parts.jobs.cancel(job)
     parts.note(user, "job.cancel", found.id)
     return show_job(found, parts)
-
-
-# Health: one word for supervisors, who have no token; every part for those who have one.
-
-
-open_router = APIRouter(tags=["jobs"])
-
-
-class HealthWord(Record):
-    """All that a stranger learns."""
-
-    status: Literal["ok", "degraded"]
-
-
-@open_router.get("/health")
-def tell_health(parts: Server) -> HealthWord:
-    """Whether something is missing that jobs need; 200 as long as the server lives."""
-    return HealthWord(status=parts.health.look().status)
 
 
 @router.get("/health")

@@ -1,6 +1,5 @@
 """`tipbench improve`: better versions of a prompt, or the better one of some."""
 
-import getpass
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from tipbench.cli.session import (
     check_room,
     experiment_option,
     find_judge_name,
+    find_user,
     given_options,
     judge_with_agent,
     judge_with_bar,
@@ -219,7 +219,7 @@ def _open_deciding(session: Session, engines: "Engines", *, sheet: Path, by_file
     agent = work.judge_lazily if with_agent else None
     lazy = LazyJudging(session.workbench.judging, find_judge_name(settings), sheet, agent)
     hands = BenchSteps(collect=work.collect, judge_auto=work.judge)
-    return Deciding(session.workbench.promoting(getpass.getuser()), lazy, hands)
+    return Deciding(session.workbench.promoting(find_user()), lazy, hands)
 
 
 @dataclass(frozen=True)

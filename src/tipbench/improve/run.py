@@ -257,8 +257,8 @@ def _say_missing_tier(report: GateReport) -> tuple[str, ...]:
     failed = [rule.name for rule in report.rules if not rule.passed]
     if failed == ["auto tier"]:
         return (
-            "Blocked: no automatic judge. Name one (--judge-model, judge_model in tipbench.toml), or set",
-            f'gate.require: "agree" needs none, and this plan asks for {report.require!r}. Then:',
+            f"Blocked: no automatic judge, and this plan was fixed under gate.require = {report.require!r}.",
+            "Name one (--judge-model, or judge_model in tipbench.toml). Then:",
         )
     return (f"Something else than lazy verdicts is missing: {', '.join(failed) or 'see above'}. Then go on:",)
 
