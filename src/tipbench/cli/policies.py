@@ -164,14 +164,11 @@ def simulate(
         raise UsageError(f"{options}: the plan fixes it", hint="Leave it out, or declare another plan.")
     with open_session(flags, for_machines=as_json) as session:
         plan = _read_plan(session, planned, runs_in) if planned else None
-        if plan is not None:
-            wanted = plan.plan
-        else:
-            wanted = SimulationWish(
-                split_list(names, what="policies"), session.settings.seed, profile_effect, users, rounds
-            )
+        given_names, seed = split_list(names, what="policies"), session.settings.seed
+        wish = SimulationWish(given_names, seed, profile_effect, users, rounds)
+        wanted = plan.plan if plan else wish
         pool = _read_pool(tips, seed=wanted.seed)
-        if plan is not None:
+        if plan:
             plan.check_pool(pool)
         report = _play(session, wanted, pool)
         drawing = draw_regret(report)

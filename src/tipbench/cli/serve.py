@@ -80,10 +80,10 @@ def command(
         else:
             _hand_over(settings, flags)
             _say_first_user(settings, say.print)
-        os.environ[PUBLIC_URL] = _check_public(public_url)
-        os.environ[HOSTS] = host if host not in {"0.0.0.0", "::"} else ""  # noqa: S104
-        jobs = "the demo ends with it" if demo else "jobs go on"
-        say.print(f"{_address(host, port)}  (Ctrl-C ends it, {jobs})", markup=False)
+        known = host if host not in {"0.0.0.0", "::"} else ""  # noqa: S104
+        os.environ |= {PUBLIC_URL: _check_public(public_url), HOSTS: known}
+        after = "the demo ends with it" if demo else "jobs go on"
+        say.print(f"{_address(host, port)}  (Ctrl-C ends it, {after})", markup=False)
         if expose:
             say.print(f"· beyond this machine. {FRONT}", markup=False)
         uvicorn.run(

@@ -194,8 +194,13 @@ def check_target(path: Path) -> None:
     except OSError as error:
         raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}") from error
     # The schema of an interrupted export lies there without its sheet: it is only written again.
-    if path in there or (there and not part_file(path).exists()):
-        raise UsageError(f"{str(there[0])!r} exists and may hold answers", hint="Choose another file name.")
+    if path in there:
+        raise UsageError(f"{str(path)!r} exists and may hold answers", hint="Choose another file name.")
+    if there and not part_file(path).exists():
+        raise UsageError(
+            f"{str(there[0])!r} exists, and this sheet would write it",
+            hint="Delete it if it was left by a sheet that is gone, or choose another file name.",
+        )
     if not folder_there:
         raise UsageError(f"there is no folder {str(path.absolute().parent)!r}", hint="Make it first.")
 
