@@ -17,7 +17,7 @@ from random import Random
 from tipbench.clock import make_stamps
 from tipbench.collect.run import CellStore, collect_cells, plan_collect
 from tipbench.grid import Cell
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.pack import builtin_pack, parse_pack
 from tipbench.records import Generation, Model, Options, Pack, Sampling

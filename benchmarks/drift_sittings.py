@@ -15,11 +15,16 @@ from statistics import fmean
 
 from tipbench.bench.cells import compute_flags
 from tipbench.bench.sittings import Answer, BlindKey, KeyItem
-from tipbench.judging.anchors import anchor_composite, choose_anchors
-from tipbench.judging.closing import SittingAnswers, SittingOutcome, complete_blocks, examine_sitting
-from tipbench.judging.sheet import text_hash
+from tipbench.judging.anchors import choose_anchors
+from tipbench.judging.closing import (
+    SittingAnswers,
+    SittingOutcome,
+    anchor_composite,
+    complete_blocks,
+    examine_sitting,
+)
 from tipbench.pack import builtin_pack
-from tipbench.records import Anchor, Pack, Rubric
+from tipbench.records import Anchor, Pack, Rubric, content_hash
 from tipbench.stats import Noise
 
 PACK = builtin_pack()
@@ -92,7 +97,7 @@ def hold_sitting(judge: Judge, *, anchors: int, seed: int, pack: Pack = PACK) ->
     key_items: list[KeyItem] = []
     answers: dict[str, Answer] = {}
     for anchor in rng.sample(chosen, anchors):
-        key_items.append(KeyItem(id=anchor.id, text_hash=text_hash(anchor.text), anchor=anchor.id))
+        key_items.append(KeyItem(id=anchor.id, text_hash=content_hash(anchor.text), anchor=anchor.id))
         flags = compute_flags(anchor.text, pack.rubric)
         answers[anchor.id] = Answer(scores=score_anchor(anchor, judge, rng), flags=flags)
     for arm in range(ARMS * SCENARIOS):

@@ -12,8 +12,15 @@ from statistics import mean, stdev
 
 from tipbench.engines import open_engines
 from tipbench.inert import make_inert
-from tipbench.judging.auto.graders import Grader, GradingFailed, judge_on_engine
-from tipbench.judging.auto.prompt import answer_schema, make_nonce, make_question, read_scores
+from tipbench.judging.auto.graders import (
+    Grader,
+    GradingFailed,
+    answer_schema,
+    judge_on_engine,
+    make_nonce,
+    make_question,
+    read_scores,
+)
 from tipbench.pack import builtin_pack
 from tipbench.records import Pack
 from tipbench.settings import read_settings

@@ -22,8 +22,8 @@ from tests.stats.bars import all_best
 from tests.stats.simulator import Campaign, Setting
 
 from tipbench.errors import JudgedEnough
-from tipbench.judging.draw import Block, board_scores
-from tipbench.judging.handout import SittingRequest, draw_sections
+from tipbench.judging.draw import Block, board_scores, draw_sections
+from tipbench.judging.request import SittingRequest
 from tipbench.stats import Score, examine_gate, p_best
 from tipbench.stats.batches import CERTAIN
 from tipbench.stats.board import read_scores

@@ -32,7 +32,7 @@ print(len(frame), sum(os.times()[:2]) - imported)
 EXPORT = """
 import sys
 from pathlib import Path
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.settings import Settings
 from tipbench.workbench import open_workbench
 with open_workbench(Settings(home=Path(sys.argv[3]), mlflow_url=sys.argv[1])) as workbench:

@@ -29,6 +29,7 @@ NOT_ASKED = "The run was to end before this (until)."
 def plan(params: Any = None):
     """Refuses what cannot be done, before anything is started; gives the parts to collect."""
     check_conf(params, os.environ)
+    phases.check_fits(params)
     return plan_parts(params)
 
 
@@ -57,6 +58,13 @@ def export_for_judge(collected: Any, params: Any = None, run_id: Any = None):
 def auto_judge(params: Any = None):
     """Beside the lazy judge, never instead of it."""
     return phases.judge_automatically(params)
+
+
+@task.run_if(lambda context: context["params"]["judge_agent"], skip_message="judge_agent is not set.")
+@task(retries=0)
+def judge_agent(params: Any = None):
+    """The lazy judge, where an agent may be it. Its own setting limits how long it takes."""
+    return phases.judge_with_agent(params)
 
 
 @task(trigger_rule="none_failed_min_one_success")
@@ -95,6 +103,8 @@ def bench_collect() -> None:
     exported = export_for_judge(collect.expand(part=plan()))
     wait = WaitJudged(task_id="wait_judged", retries=0, poll_seconds=POLL_SECONDS, limit=JUDGE_LIMIT)
     exported >> [wait, auto_judge()] >> compare() >> gate() >> promote()
+    # Nothing comes after it: should the agent fail, somebody else judges, and the wait ends all the same.
+    exported >> judge_agent()
 
 
 DAG = bench_collect()

@@ -21,12 +21,12 @@ from tipbench_airflow.conf import (
     part_name,
     plan_parts,
 )
-from tipbench_airflow.phases import export_sheet
+from tipbench_airflow.phases import check_fits, export_sheet, judge_with_agent
 
 import tipbench
+from tests.conftest import Cli
 from tests.support.waiting import eventually
 from tipbench.cli.collect import command as collect_command
-from tipbench.jobs.orders import RunOrder
 
 PLUGIN = Path(__file__).parent.parent / "airflow-plugin"
 DEFAULTS: dict[str, Any] = {key: how["default"] for key, how in KEYS.items()}
@@ -73,13 +73,6 @@ def test_the_plugin_has_the_version_of_the_tipbench_it_belongs_to() -> None:
     assert '"tipbench-airflow {__version__}"' in (PLUGIN.parent / "dags" / "bench_dag.py").read_text()
 
 
-def test_keys_and_defaults_are_those_of_a_run_ordered_over_the_api() -> None:
-    order = RunOrder().model_dump(exclude={"skip_missing", "ollama_url", "mlflow_url"})
-    ours = {"judge_model": None, "until": "compare"}
-    addresses = {"ollama_url": "http://localhost:11434", "mlflow_url": None}
-    assert order | addresses | ours == DEFAULTS
-
-
 def test_every_option_of_a_collect_task_is_one_of_the_command() -> None:
     known = {name for option in collect_command.params for name in (*option.opts, *option.secondary_opts)}
     for part in plan_parts(DEFAULTS | {"models": "a, b,a"}):
@@ -99,6 +92,8 @@ def test_every_model_has_a_task_and_the_champion_one_more() -> None:
     ("conf", "said"),
     [
         ({"modles": "a"}, "unknown keys modles"),
+        ({"judge_kind": "haiku"}, "name it in judge_model"),
+        ({"judge_kind": "haiku", "judge_model": ""}, "name it in judge_model"),
         ({"models": ", ,"}, "names none"),
         ({"models": "a,/etc/weights"}, "is a file"),
         ({"models": "weights.GGUF"}, "is a file"),
@@ -127,6 +122,27 @@ def test_addresses_of_configured_origins_are_taken() -> None:
     check_conf(DEFAULTS | {"ollama_url": "http://gpu2:11434"}, environ)
     assert mlflow_arguments({"mlflow_url": None}, environ) == [], "credentials stay in the environment"
     assert mlflow_arguments({"mlflow_url": None}, {}) == ["--mlflow-url=http://localhost:5000"]
+
+
+def test_a_run_that_would_mix_contents_is_refused_by_the_first_task_where_no_model_is(
+    cli: Cli,
+    collected: str,
+    base: tuple[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TIPBENCH_BIN", str(Path(sys.executable).with_name("tipbench")))
+    monkeypatch.setenv("TIPBENCH_PACK", str(base[1]))
+    (cli.home / "models").unlink()
+    conf = DEFAULTS | {"experiment": collected, "models": "smollm2,another", "prompts": "v1", "n_tips": 3}
+    check_fits(conf)
+    assert "4 cells fit into experiment" in capsys.readouterr().out
+    check_conf(conf | {"judge_kind": "haiku", "judge_model": "smollm2"}, {})
+    with pytest.raises(TipbenchFailed, match="exit code 2"):
+        check_fits(conf | {"temperature": 0.2, "diversity": True})
+    told = capsys.readouterr().out
+    assert "diversity false → true, temperature 0.7 → 0.2 (2 cells there)" in told
+    assert f"--experiment {collected}-2" in told
 
 
 def test_no_value_becomes_an_option_or_a_command(fake: Path) -> None:
@@ -198,6 +214,21 @@ signal.signal(signal.SIGALRM, raise_timeout)
 run_tipbench("sleep", *sys.argv[1:])
 """
 """As Airflow runs a task: its time limit comes as an alarm, and what that raises is no plain exception."""
+
+
+def test_the_agent_is_the_worker_s_own_and_what_it_leaves_is_an_answer(fake: Path) -> None:
+    (fake / "answer").write_text('{"judged": 3, "waiting": 2}')
+    (fake / "code").write_text("4")
+    conf = DEFAULTS | {"experiment": "e", "judge_agent": True}
+    assert judge_with_agent(conf) == {"exit_code": 4, "answer": {"judged": 3, "waiting": 2}}
+    assert calls(fake) == [
+        ["judge", "--agent", "--json", "--experiment=e", "--mlflow-url=http://localhost:5000"]
+    ]
+    with pytest.raises(ConfRefused, match="unknown keys judge_command"):
+        check_conf(conf | {"judge_command": "true {experiment}"}, {})
+    (fake / "code").write_text("1")
+    with pytest.raises(TipbenchFailed):
+        judge_with_agent(conf)
 
 
 def start_task(folder: Path, *words: str) -> tuple["subprocess.Popen[bytes]", int]:

@@ -1,6 +1,7 @@
 """Bad input gets a clear error and the exit codes of the design, and loses nothing."""
 
 import http.server
+import io
 import json
 import threading
 from collections.abc import Callable, Generator
@@ -23,7 +24,7 @@ Sheet = Callable[[Callable[[Any], None]], str]
         (["--models", "smollm2", "--max-model-b", "0.01"], 2, "limit is 0.01"),
         (["--models", " , "], 2, "list of models is empty"),
         (["--models", "smollm2", "--prompts", "v9,v1"], 2, "no prompt 'v9'"),
-        (["--models", "smollm2", "--prompts", ""], 2, "list of prompts is empty"),
+        (["--models", "smollm2", "--prompts", ""], 2, "prompts ''"),
         (["--models", "smollm2", "--n-tips", "0"], 2, "n_tips 0"),
         (["--models", "smollm2", "--n-tips", "51"], 2, "n_tips 51"),
         (["--models", "smollm2", "--n-scenarios", "-1"], 2, "n_scenarios -1"),
@@ -320,3 +321,22 @@ def test_a_corrupt_model_stops_the_run_and_says_what_to_do(cli: Cli, tmp_path: P
     assert outcome.code == 2
     assert "bad" in outcome.err
     assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("promote", "--initial", "smollm2+v1", "--reason", "the first", "--experiment"),
+        ("champion", "rollback", "--pack"),
+        ("serve", "users", "create", "--password-stdin"),
+    ],
+)
+def test_a_machine_without_a_name_for_its_user_is_no_traceback(
+    cli: Cli, collected: str, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)
+    monkeypatch.setattr("sys.stdin", io.StringIO("a long password\n"))
+    outcome = cli(*arguments, collected)
+    assert (outcome.code, "set USER" in outcome.err) == (2, True), outcome.err

@@ -22,6 +22,7 @@ NO_PROOF = {
 MINIMAL: dict[tuple[str, ...], tuple[str, ...]] = {
     ("demo",): (),
     ("collect",): ("--models", "smollm2", "--prompts", "v1"),
+    ("collect", "check"): ("--models", "smollm2", "--prompts", "v1"),
     ("collect", "plan"): ("--like", "earlier"),
     ("collect", "retire"): ("--prompt", "v1@0"),
     ("judge",): ("--export", "sheet.json"),

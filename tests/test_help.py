@@ -21,7 +21,7 @@ for path in json.loads(sys.argv[1]):
 print(json.dumps(sorted(sys.modules)))
 """
 HEAVY = ("numpy", "pydantic", "httpx2", "rich", "fastapi", "mlflow")
-OURS = {"cli", "errors", "inert"}
+OURS = {"cli", "errors", "inert", "run_keys"}
 """The parts of tipbench that help needs."""
 
 

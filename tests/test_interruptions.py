@@ -26,7 +26,7 @@ from tipbench.clock import make_stamps
 from tipbench.collect.run import CellStore, collect_cells, plan_collect
 from tipbench.engines.llamacpp.engine import CHILD
 from tipbench.errors import TrackingUnavailable
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.pack import read_pack
 from tipbench.settings import Settings

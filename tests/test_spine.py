@@ -1,6 +1,7 @@
 """The spine end to end: collect → export → a judge who sees only the file → apply → compare."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.support.official import search_official
 from tests.support.sheets import REFERENCES, fill, hand_out, judge_soundly, sections
 from tests.support.small_pack import write_small_pack
 from tipbench.bench.sittings import LEASE_MS
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.pack import read_pack
 from tipbench.settings import Settings
@@ -256,29 +257,36 @@ def test_a_cell_deleted_in_mlflow_holds_up_no_other(cli: Cli, collected: str, se
 def test_a_changed_prompt_under_an_old_name_is_refused_until_one_is_retired(
     cli: Cli, collected: str, script: ScriptedServer, tmp_path: Path
 ) -> None:
+    cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
+    judge_soundly(Path("sheet.json"))
+    cli.ok("judge", "--apply", "sheet.json")
+    judged = cli("compare", "--experiment", collected, "--json").json()["judged"]
     pack = write_small_pack(tmp_path / "changed")
     prompt = pack / "prompts" / "v1.md"
     prompt.write_text(prompt.read_text().replace("exactly", "just"))
-    cli.ok(*SCRIPTED, "--pack", str(pack), "--experiment", collected)
+    collect = (*SCRIPTED, "--pack", str(pack), "--experiment", collected)
+    refused = cli(*collect)
+    assert (refused.code, script.generated) == (2, 0), refused.err
+    found = re.search(r"prompt 'v1': (\w+) → (\w+) \(2 cells there\)", refused.err)
+    assert found is not None, refused.err
+    older, newer = (f"v1@{each}" for each in found.groups())
+    cli.ok("collect", "retire", "--experiment", collected, "--prompt", older)
+    cli.ok(*collect)
     assert script.generated == 2
-    refused = cli("compare", "--experiment", collected)
-    assert refused.code == 1
-    assert "'v1' has 2 contents" in refused.err
-    assert cli("judge", "--experiment", collected, "--export", "sheet.json").code == 1
-    commands = [
-        line.strip()
-        for line in refused.err.splitlines()
-        if line.strip().startswith("tipbench collect retire")
-    ]
-    assert len(commands) == 2
-    value = commands[0].rsplit(" ", 1)[1]
-    cli.ok("collect", "retire", "--experiment", collected, "--prompt", value)
-    cli.ok("collect", "retire", "--experiment", collected, "--prompt", value, "--undo")
-    assert cli("compare", "--experiment", collected).code == 1
-    cli.ok("collect", "retire", "--experiment", collected, "--prompt", value)
+    cli.ok("collect", "retire", "--experiment", collected, "--prompt", older, "--undo")
+    mixed = cli("compare", "--experiment", collected)
+    assert mixed.code == 1
+    today = r"\d{4}-\d\d-\d\d, 2 cells"
+    sides = rf"{older[3:]} \(older, {today}, {judged} judged\), {newer[3:]} \(new, {today}, 0 judged\)"
+    assert re.search(rf"prompt 'v1' has 2 contents: {sides}", mixed.err), mixed.err
+    assert cli("judge", "--experiment", collected, "--export", "more.json").code == 1
+    (line,) = [each.strip() for each in mixed.err.splitlines() if "collect retire" in each]
+    assert line == f"tipbench collect retire --experiment {collected} --prompt {newer}", (
+        "the judged one stays"
+    )
+    cli.ok(*line.split()[1:])
     report = cli("compare", "--experiment", collected, "--json")
-    assert report.code == 4
-    assert report.json()["standings"][0]["cells"] == 2
+    assert (report.json()["standings"][0]["cells"], report.json()["judged"]) == (2, judged)
 
 
 def test_the_official_client_reads_what_we_wrote(cli: Cli, collected: str, mlflow_url: str) -> None:
@@ -401,8 +409,15 @@ def test_a_sheet_is_judged_by_the_rubric_it_was_handed_out_with(
     prompt = pack / "prompts" / "v1.md"
     prompt.rename(prompt.with_name("v2.md"))
     changed = [word if word != "v1" else "v2" for word in SCRIPTED]
-    cli.ok(*changed, "--pack", str(pack), "--experiment", collected, "--reuse-from", collected)
+    where = ("--pack", str(pack), "--experiment", collected)
+    refused = cli(*changed, *where)
+    found = re.search(r"rubric 'tip-v1': (\w+) → \w+ \(2 cells there\)", refused.err)
+    assert (refused.code, found is not None) == (2, True), refused.err
+    rubric_of_sheet = ("--experiment", collected, "--rubric", found[1] if found else "")
+    cli.ok("collect", "retire", *rubric_of_sheet)
+    cli.ok(*changed, *where, "--reuse-from", collected)
     assert script.generated == 2
+    cli.ok("collect", "retire", *rubric_of_sheet, "--undo")
     judge_soundly(Path("sheet.json"))
     applied = cli.ok("judge", "--apply", "sheet.json", "--json").json()
     assert [section["outcome"] for section in applied] == ["accepted"]

@@ -1,5 +1,6 @@
 """The tree of expected failures: what happened, and what to do next."""
 
+import shlex
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -72,6 +73,17 @@ class NoChampion(UsageError):
         )
 
 
+class ChampionMissing(UsageError):
+    """The champion cannot be asked here: nobody could be compared with it."""
+
+    def __init__(self, champion: str, why: str) -> None:
+        super().__init__(
+            f"the champion {champion} cannot be asked: {why}",
+            hint="Get it back (of a .gguf file a link in the models folder will do). Without it the gate "
+            "lets nobody pass; to go on all the same: collect --without-champion",
+        )
+
+
 class PromotionLost(TipbenchError):
     """Somebody else's promotion came first."""
 
@@ -80,6 +92,20 @@ class PromotionLost(TipbenchError):
 
 class MixedContents(TipbenchError):
     """One name stands for several contents, so a leaderboard would compare apples with pears."""
+
+
+class ContentsDiffer(UsageError):
+    """What is asked for would give a name in the experiment a second content. `free_name` has room for it."""
+
+    def __init__(self, experiment: str, changes: Sequence[str], *, free_name: str) -> None:
+        super().__init__(
+            f"experiment {experiment!r} holds other contents, and a board cannot mix them:\n  "
+            + "\n  ".join(changes),
+            hint=f"Take another experiment: --experiment {shlex.quote(free_name)} (or collect --into-new). "
+            "To go on in this one, first retire what is there: tipbench collect retire.",
+        )
+        self.changes = tuple(changes)
+        self.free_name = free_name
 
 
 class EngineError(TipbenchError):

@@ -7,7 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from tipbench.errors import EngineError, ModelMissing, Problems, TipbenchError, UsageError
+from tipbench.errors import (
+    ChampionMissing,
+    EngineError,
+    ModelMissing,
+    Problems,
+    TipbenchError,
+    UsageError,
+)
 from tipbench.pack import answer_tokens, builtin_pack, read_pack, render_prompt, select_scenarios
 from tipbench.pack.check import ALWAYS, PLACEHOLDER
 from tipbench.records import (
@@ -141,6 +148,11 @@ def open_pack(name: str) -> Pack:
     return builtin_pack(name) if name == "tip" else read_pack(Path(name).expanduser())
 
 
+def stand_in(name: str) -> Model:
+    """A model that no engine was asked for, where it is only needed by name: its contents are not known."""
+    return Model(name=name, engine="", digest=f"unknown:{name}", parameters=None, size_bytes=0)
+
+
 def _options(settings: Settings, pack: Pack) -> Options:
     return Options(
         sampling=Sampling(
@@ -236,17 +248,16 @@ def add_champion(
 ) -> list[Cell]:
     """The grid with the champion's arm, beside the other cells of its model; `report` gets a line about it.
 
-    Where it cannot be asked any more the grid stays as it is: the gate will say that it is missing.
+    Raises:
+        ChampionMissing: it cannot be asked here, and what is collected without it can replace nobody.
     """
     if any(cell.model.digest == arm.model_digest and cell.prompt.text == arm.template for cell in cells):
         return list(cells)
     wanted = {found[1] for found in PLACEHOLDER.finditer(arm.template)} - set(ALWAYS)
     if not all(wanted <= cell.scenario.values.keys() for cell in cells):
-        report(f"the champion {arm.name} is left out: its prompt asks for what these scenarios do not have")
-        return list(cells)
-    model = _find_model(cells, arm, find_model, report)
-    if model is None:
-        return list(cells)
+        raise ChampionMissing(arm.name, "its prompt asks for what these scenarios do not have")
+    here = next((cell.model for cell in cells if cell.model.digest == arm.model_digest), None)
+    model = here or find_champions_model(arm, find_model=find_model)
     prompt = Prompt(name=_prompt_name(cells[0], arm), text=arm.template)
     scenarios = {cell.scenario.id: cell for cell in cells}
     added = [replace(cell, model=model, prompt=prompt) for cell in scenarios.values()]
@@ -262,18 +273,20 @@ def champion_alone(
     find_model: Callable[[str], Model],
     report: Callable[[str], None],
 ) -> list[Cell]:
-    """The champion's cells alone; none where the settings name model and prompt, or it cannot be asked.
+    """The champion's cells alone; none where the settings name model and prompt.
 
     For grids that are collected model by model in several places, of which one has the champion's weights.
+
+    Raises:
+        ChampionMissing: it cannot be asked here.
     """
     prompts = split_list(settings.prompts, what="prompts")
     texts = {prompt.text for prompt in open_pack(settings.pack).prompts if prompt.name in prompts}
     if arm.model in split_list(settings.models, what="models") and arm.template in texts:
         report(f"the champion {arm.name} is collected with its model")
         return []
-    if _find_model((), arm, find_model, report) is None:
-        return []
-    grid = prepare_grid(settings.model_copy(update={"models": arm.model}), find_model=find_model)
+    model = find_champions_model(arm, find_model=find_model)
+    grid = prepare_grid(settings.model_copy(update={"models": arm.model}), find_model=lambda _: model)
     with_champion = add_champion(grid, arm, find_model=find_model, report=report)
     return [
         cell
@@ -282,27 +295,22 @@ def champion_alone(
     ]
 
 
-def _find_model(
-    cells: Sequence[Cell],
-    arm: ChampionArm,
-    find_model: Callable[[str], Model],
-    report: Callable[[str], None],
-) -> Model | None:
-    """The champion's weights, whatever they are called here."""
-    here = next((cell.model for cell in cells if cell.model.digest == arm.model_digest), None)
-    if here is not None:
-        return here
-    try:
-        model = find_model(arm.model)
-    except EngineError as error:
-        report(f"the champion {arm.name} is left out: {error.message}")
-        return None
-    if model.digest != arm.model_digest:
-        report(
-            f"the champion {arm.name} is left out: {arm.model!r} are other weights here than it was made of"
-        )
-        return None
-    return model
+def find_champions_model(arm: ChampionArm, *, find_model: Callable[[str], Model]) -> Model:
+    """The champion's weights, whatever they are called here: by their name, else by what is in them.
+
+    Raises:
+        ChampionMissing: they are not here.
+    """
+    why = f"{arm.model!r} are other weights here than it was made of"
+    for name in (arm.model, arm.model_digest):
+        try:
+            model = find_model(name)
+        except EngineError as error:
+            why = error.message if name == arm.model else why
+        else:
+            if model.digest == arm.model_digest:
+                return model
+    raise ChampionMissing(arm.name, why)
 
 
 def _prompt_name(cell: Cell, arm: ChampionArm) -> str:

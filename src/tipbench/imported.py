@@ -223,7 +223,7 @@ class Importing:
             self.tracking.deliver(pack_write(pack, write=bench.blank()))
         judges = self._store_sittings(source, read, bench, pack)
         stored = {cell.facts.key: cell for cell in bench.stored_cells.values()}
-        new_cells = new_scores = 0
+        new_cells = new_scores = others = 0
         for each in read.cells:
             facts, options = _make_facts(each, pack)
             scores, there = _make_scores(each.cell, judges), stored.get(facts.key)
@@ -231,6 +231,10 @@ class Importing:
                 marks = {SOURCE_TAG: source, RUN_TAG: each.cell.run.run_id}
                 write = _make_write(each, facts, options, write=bench.blank(), rubric=pack.rubric)
                 write = write.model_copy(update={"tags_at_create": write.tags_at_create | marks})
+            elif there.run.tags.get(RUN_TAG) != each.cell.run.run_id:
+                # Scores of other texts than those that are there.
+                others += 1
+                continue
             elif scores and there.scores is None:
                 write = bench.blank().model_copy(update={"run_id": there.run.run_id})
             else:
@@ -249,7 +253,7 @@ class Importing:
                 ImportedSitting(sitting=token, judged_by=judge, cells=_count(read, judge))
                 for judge, token in judges.items()
             ),
-            remarks=tuple(_make_remarks(read, self.pack)),
+            remarks=(*_make_remarks(read, self.pack), *_tell_others(others)),
         )
 
     def _finish(self) -> None:
@@ -482,6 +486,15 @@ def _make_remarks(read: _SourceCells, pack: Pack) -> list[str]:
             "parts; it is kept as it was logged"
         )
     return remarks
+
+
+def _tell_others(cells: int) -> list[str]:
+    if not cells:
+        return []
+    return [
+        f"{cells} cells were generated again since they were imported, and stay as they are; to have the new "
+        "ones: --into with a new name"
+    ]
 
 
 def _other_formula(scores: Mapping[str, float], pack: Pack) -> bool:

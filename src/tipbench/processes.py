@@ -13,14 +13,16 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Self, cast
 
 MODULE = "tipbench.processes"
 LIFELINE = 0
 TAIL_BYTES = 4_000
+LONGEST_LINE_BYTES = 64_000
 LOOK_SECONDS = 0.1
 TERMINATE = ((signal.SIGTERM, 15.0),)
 """For a server that unloads its models when it is asked to end."""
@@ -33,7 +35,7 @@ class Child:
 
     That is a pipe on which nothing is ever written, its lifeline: it closes when we let go of it, or die.
     The child inherits the descriptors that it `keeps`. At the end of the `with` it is gone, unless it
-    `may_outlive` us because it has still work to do.
+    `may_outlive` us because it has still work to do. What it prints is kept, or if it is `piped` followed.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Child:
         environment: Mapping[str, str] | None = None,
         patience_seconds: float | None = None,
         may_outlive: bool = False,
+        piped: bool = False,
     ) -> None:
         self._patience_seconds = patience_seconds
         self._may_outlive = may_outlive
@@ -52,8 +55,8 @@ class Child:
             [sys.executable, "-P", "-m", module, *arguments],
             env=environment,
             stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=self._log,
+            stdout=subprocess.PIPE if piped else self._log,
+            stderr=subprocess.STDOUT,
             pass_fds=tuple(keeps),
             # Ctrl-C goes to the whole process group: the child is ours to end, not the terminal's.
             start_new_session=True,
@@ -70,6 +73,8 @@ class Child:
             else:
                 self.kill()
         self._log.close()
+        if self._process.stdout:
+            self._process.stdout.close()
 
     def is_running(self) -> bool:
         return self._process.poll() is None
@@ -85,6 +90,30 @@ class Child:
     def wait(self) -> int:
         """Its exit code, when it has ended; negative is the signal that ended it."""
         return self._process.wait()
+
+    def follow(self, tell: Callable[[str], None], *, seconds: float) -> bool:
+        """Tells each line that it prints as it comes, until it ends; False if the time is up before that."""
+        pipe = cast(IO[bytes], self._process.stdout).fileno()
+        until = time.monotonic() + seconds
+        said = b""
+        in_time = True
+        while in_time:
+            was_running = self.is_running()
+            if select.select([pipe], [], [], LOOK_SECONDS if was_running else 0)[0]:
+                if not (more := os.read(pipe, TAIL_BYTES)):
+                    break
+                *lines, said = (said + more).split(b"\n")
+                if len(said) > LONGEST_LINE_BYTES:
+                    lines, said = [*lines, said], b""
+                for line in lines:
+                    tell(line.decode(errors="replace"))
+            elif not was_running:
+                # What it started may hold the pipe open for ever.
+                break
+            in_time = time.monotonic() < until or not self.is_running()
+        if said:
+            tell(said.decode(errors="replace"))
+        return in_time
 
     def kill(self) -> None:
         self._process.kill()
@@ -166,7 +195,10 @@ def free_port() -> int:
 
 def main() -> None:
     """Runs the command until it ends by itself or nobody needs it any more."""
-    process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
+    except OSError as error:
+        sys.exit(f"{sys.argv[1]!r} cannot be run: {error.strerror}")
     while process.poll() is None:
         if select.select([LIFELINE], [], [], LOOK_SECONDS)[0]:
             break

@@ -5,11 +5,12 @@ import tomllib
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tipbench.errors import UsageError
+from tipbench.run_keys import RUN_KEYS
 
 FILE_NAME = "tipbench.toml"
 STANDARD_VARIABLES = {
@@ -73,20 +74,51 @@ class GateSettings(BaseModel):
         return value
 
 
-class Settings(BaseModel):
-    """Everything that can be set. Lists are comma-separated text, as on the command line."""
+def run_field(name: str, **other: Any) -> Any:
+    """The field of a key of a run, as it is declared; `default=None` for one that may be left out."""
+    key = RUN_KEYS[name]
+    limits = {"ge": key.least, "le": key.most, "gt": key.above, "lt": key.below, "max_length": key.longest}
+    checks: dict[str, Any] = {"default": key.default, "description": key.help}
+    checks |= {limit: value for limit, value in limits.items() if value is not None}
+    if key.longest is not None:
+        checks["min_length"] = 1
+    if key.choices:
+        checks["pattern"] = f"^({'|'.join(key.choices)})$"
+    if key.type is float:
+        checks["allow_inf_nan"] = False
+    return Field(**checks | other)
+
+
+class RunSettings(BaseModel):
+    """What a run is asked with, by settings or by an order. Lists are comma-separated text."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    models: str = run_field("models")
+    prompts: str = run_field("prompts")
+    scenarios: str = run_field("scenarios")
+    n_tips: int = run_field("n_tips")
+    n_scenarios: int = run_field("n_scenarios")
+    temperature: float = run_field("temperature")
+    diversity: bool = run_field("diversity")
+    seed: int = run_field("seed")
+    judge_kind: str = run_field("judge_kind")
+    experiment: str = run_field("experiment")
+    max_model_b: float = run_field("max_model_b")
+
+
+class Settings(RunSettings):
+    """Everything that can be set."""
+
     home: Path
-    mlflow_url: str | None = None
+    mlflow_url: str | None = run_field("mlflow_url")
     mlflow_host: str | None = None
     mlflow_username: str | None = None
     mlflow_password: str | None = Field(default=None, repr=False)
     mlflow_token: str | None = Field(default=None, repr=False)
     insecure: bool = False
     """Whether credentials may cross the network unencrypted; not for a file to say."""
-    ollama_url: str = "http://localhost:11434"
+    ollama_url: str = run_field("ollama_url")
     ollama_serve: bool = False
     foreign: Literal["evict", "refuse"] = "evict"
     unload: Literal["per-model", "every-call"] = "per-model"
@@ -98,20 +130,13 @@ class Settings(BaseModel):
     context_tokens: int = Field(default=4096, ge=256, le=131_072)
 
     pack: str = "tip"
-    models: str = "qwen2.5:0.5b,qwen2.5:1.5b,gemma3:1b,llama3.2:3b"
-    prompts: str = "v1,v2-mentor,v3-few-shot"
-    scenarios: Name = "core"
-    n_tips: int = Field(default=5, ge=1, le=50)
-    n_scenarios: int = Field(default=0, ge=0)
-    temperature: float = Field(default=0.7, ge=0, le=2, allow_inf_nan=False)
-    diversity: bool = False
-    seed: int = Field(default=0, ge=0, lt=2**63)
-    judge_kind: str = Field(default="claude-code", pattern="^(claude-code|human|haiku)$")
-    experiment: str = Field(default="tip-bench-auto", min_length=1, max_length=500)
-    max_model_b: float = Field(default=4.0, gt=0, allow_inf_nan=False)
     judged_by: Name | None = None
     """Who judges; without it the user of the machine, of `tipbench mcp` a coding agent."""
     judge_model: Name | None = None
+    judge_command: str | None = Field(default=None, min_length=1)
+    """What starts a coding agent that judges; no shell sees it, `{experiment}` stands for the experiment."""
+    judge_command_minutes: float = Field(default=240.0, gt=0, allow_inf_nan=False)
+    """How long it may take."""
     delta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """How far an automatic verdict may be from a lazy one; without it the data say."""
     judge_price_prompt: float | None = Field(default=None, ge=0, allow_inf_nan=False)

@@ -4,7 +4,7 @@ Nothing else constructs a phase, so that a setting cannot be forgotten at one of
 imports is loaded when it is asked for: a collect does not wait for the statistics of the gate.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,9 +18,11 @@ from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 
 if TYPE_CHECKING:
+    from tipbench.bench.foreign import ForeignExperiment
     from tipbench.collect.run import Collecting
     from tipbench.engines import Engines
     from tipbench.imported import Importing
+    from tipbench.judging.agent import AgentJudging
     from tipbench.judging.auto.graders import JudgeModel, Price
     from tipbench.judging.auto.run import AutoJudging
     from tipbench.judging.service import Judging
@@ -50,25 +52,29 @@ class Workbench:
         """
         return open_bench(self.tracking, experiment, stamps=self.stamps, packs=self.packs, fresh=fresh)
 
-    def compare(
-        self, experiment: str, by: "By", tier: "BoardTier" = "lazy", *, fresh: bool = False
-    ) -> "Report":
-        """The leaderboard; of an experiment that the original made its means, read only.
+    def find(self, experiment: str, *, fresh: bool = False) -> "Bench | ForeignExperiment":
+        """The experiment, opened; one that the original made as it was read there.
 
         Raises:
             ExperimentNotFound: there is none, or it holds nothing that can be read.
         """
         from tipbench.bench.foreign import read_foreign
-        from tipbench.ranking.compare import compare_bench, report_foreign
 
         try:
-            bench = self.open(experiment, fresh=fresh)
+            return self.open(experiment, fresh=fresh)
         except ExperimentNotFound as not_ours:
             try:
-                return report_foreign(read_foreign(self.tracking, experiment), by)
+                return read_foreign(self.tracking, experiment)
             except ExperimentNotFound:
                 raise not_ours from None
-        return compare_bench(bench, by, tier, gate=self.settings.gate)
+
+    def compare(self, found: "Bench | ForeignExperiment", by: "By", tier: "BoardTier" = "lazy") -> "Report":
+        """The leaderboard; of an experiment that the original made its means, read only."""
+        from tipbench.ranking.compare import compare_bench, report_foreign
+
+        if isinstance(found, Bench):
+            return compare_bench(found, by, tier, gate=self.settings.gate)
+        return report_foreign(found, by)
 
     @cached_property
     def importing(self) -> "Importing":
@@ -102,6 +108,16 @@ class Workbench:
         from tipbench.judging.auto.run import AutoJudging
 
         return AutoJudging(self.judging, self.settings.home / "auto", report)
+
+    def agent_judging(self, report: Callable[[str], None], environ: Mapping[str, str]) -> "AgentJudging":
+        """The coding agent of the settings judges; `report` is told what it prints.
+
+        Raises:
+            NoAgent: none is set, or it cannot be started.
+        """
+        from tipbench.judging.agent import AgentJudging, find_agent
+
+        return AgentJudging(self.judging, find_agent(self.settings, environ), report)
 
     @cached_property
     def gate(self) -> "Gate":

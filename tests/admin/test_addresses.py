@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.admin.conftest import Site, open_site
+from tests.support.copying import ServerData
 from tipbench.jobs.records import Step
 from tipbench.jobs.store import NewJob
 from tipbench.jobs.worker import Worker, own_command
@@ -107,6 +108,26 @@ def test_an_address_that_is_not_configured_is_refused_by_the_api_and_again_by_th
         assert state == "failed"
         assert "configured" in log
     assert bait.connections == 0
+
+
+def test_the_mlflow_that_is_in_use_may_be_named_although_none_is_set(
+    server_data: ServerData, tmp_path: Path, bait: Bait
+) -> None:
+    """The managed server of the data folder, here the tests' own; or one that is found at the usual place."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "mlflow").symlink_to(server_data.home / "mlflow")
+    with open_site(Settings(home=home)) as site:
+        in_use = site.parts.mlflow.open().tracking.url
+        for named in (in_use, f"{in_use}/"):
+            order = {"mlflow_url": named, "experiment": "in-use"}
+            answer = site.client.post("/api/bench/run", json=order, headers=site.as_("admin"))
+            assert answer.status_code == 202, answer.text
+            (collect, *_) = site.parts.jobs.get(answer.json()["id"]).steps
+            assert not any("mlflow" in word for word in collect.arguments), "the job finds it by itself"
+        other = {"mlflow_url": bait.url, "experiment": "in-use"}
+        refused = site.client.post("/api/bench/run", json=other, headers=site.as_("admin"))
+        assert (refused.status_code, bait.connections) == (400, 0)
 
 
 def test_an_allowed_server_that_redirects_leads_nowhere(

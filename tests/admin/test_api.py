@@ -17,8 +17,8 @@ from tests.support.sheets import REFERENCES
 from tipbench.admin.app import API
 from tipbench.bench.champions import ALIAS, entry_name
 from tipbench.champion import open_champion_on, parse_champion
-from tipbench.judging.handout import SittingRequest
-from tipbench.judging.service import Judging, LiveJudging
+from tipbench.judging.request import SittingRequest
+from tipbench.judging.service import Judging
 from tipbench.ranking.records import AUTOMATIC
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
@@ -47,7 +47,7 @@ def automatic(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
         collect_small(tracking, name)
         judge_automatically(open_judging(tracking, home), name, folder=home)
         yesterday = Judging(tracking, shift_clock(-24 * 3600 * 1000), home / "locks")
-        assert LiveJudging(yesterday).open(SittingRequest("anna", blocks=1), experiment=name) is not None
+        assert yesterday.open_sitting(SittingRequest("anna", blocks=1), experiment=name) is not None
     return name
 
 

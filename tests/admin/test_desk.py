@@ -8,7 +8,7 @@ from tests.admin.conftest import HERE, PASSWORD, Site
 from tests.admin.making import routes_of
 from tests.support.sheets import REFERENCES
 from tipbench.admin.app import PAGES
-from tipbench.judging.service import LiveSitting
+from tipbench.judging.sheet import LiveSitting
 
 
 def at(place: str, name: str) -> str:

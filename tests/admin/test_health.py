@@ -14,6 +14,7 @@ from tests.engines.fake_ollama import run_fake_ollama
 from tests.jobs.scripted_airflow import script_airflow
 from tests.support.ports import free_port
 from tests.support.servers import serve
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tipbench.admin.health import HealthWatch
 from tipbench.files import try_lock
 from tipbench.records import Finding
@@ -44,8 +45,15 @@ def hold_dispatcher(site: Site) -> Generator[None]:
         yield
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is: parts that answer are waited for, and one look is good enough."""
+    monkeypatch.setattr("tipbench.admin.health.LIMIT_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("tipbench.admin.health.KEPT_SECONDS", PATIENCE_SECONDS)
+
+
 def test_every_part_is_told_to_those_with_a_token_and_one_word_to_strangers(
-    mlflow_url: str, tmp_path: Path
+    mlflow_url: str, tmp_path: Path, patient: None
 ) -> None:
     with run_fake_ollama() as ollama, script_airflow() as airflow:
         healthy = {"status": "healthy"}
@@ -72,7 +80,7 @@ def test_every_part_is_told_to_those_with_a_token_and_one_word_to_strangers(
 
 
 def test_what_is_away_is_said_without_an_error_and_nothing_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patient: None
 ) -> None:
     settings = Settings(
         home=tmp_path / "home",
@@ -108,21 +116,33 @@ class Silent(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-def test_parts_that_hang_are_silent_and_the_others_are_told(tmp_path: Path, mlflow_url: str) -> None:
+def test_parts_that_hang_are_silent_and_the_others_are_told(
+    tmp_path: Path, mlflow_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tipbench.admin.health.KEPT_SECONDS", 0.0)
     with serve(Silent) as silent:
         settings = Settings(home=tmp_path / "home", mlflow_url=mlflow_url, ollama_url=silent)
         with open_site(settings) as site:
-            told = parts_of(site)
-            assert told["MLflow"]["ok"]
-            assert not told["Ollama"]["ok"]
+            eventually(lambda: parts_of(site)["MLflow"]["ok"], what="MLflow answers in time")
+            assert not parts_of(site)["Ollama"]["ok"]
         Silent.go_on.set()
 
 
-def make_watch(checks: dict[str, Callable[[], Finding]]) -> HealthWatch:
-    return HealthWatch(checks, now_ms=lambda: 1, limit_seconds=0.05)
+def make_watch(
+    checks: dict[str, Callable[[], Finding]], *, limit_seconds: float = PATIENCE_SECONDS
+) -> HealthWatch:
+    return HealthWatch(checks, now_ms=lambda: 1, limit_seconds=limit_seconds)
 
 
-def test_a_part_that_hangs_is_asked_once_and_one_that_breaks_says_so(
+def test_a_part_that_breaks_says_so() -> None:
+    def break_down() -> Finding:
+        raise RuntimeError("no such luck")
+
+    (broken,) = make_watch({"broken": break_down}).look().parts
+    assert (broken.says, broken.ok) == ("RuntimeError: no such luck", False)
+
+
+def test_a_part_that_hangs_is_asked_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tipbench.admin.health.KEPT_SECONDS", 0.0)
@@ -134,19 +154,17 @@ def test_a_part_that_hangs_is_asked_once_and_one_that_breaks_says_so(
         go_on.wait()
         return Finding(part="slow", ok=True, says="at last")
 
-    def break_down() -> Finding:
-        raise RuntimeError("no such luck")
-
-    watch = make_watch({"slow": hang, "broken": break_down})
+    watch = make_watch({"slow": hang}, limit_seconds=0.05)
     for _ in range(3):
-        slow, broken = watch.look().parts
+        (slow,) = watch.look().parts
         assert (slow.says, slow.ok) == ("no answer within 0.05 s", False)
-        assert broken.says == "RuntimeError: no such luck"
+    eventually(lambda: asked == 1, what="it was asked")
+    watch.look()
     assert asked == 1
     go_on.set()
 
 
-def test_whoever_asks_all_the_time_asks_nobody_else() -> None:
+def test_whoever_asks_all_the_time_asks_nobody_else(patient: None) -> None:
     asked = 0
 
     def check() -> Finding:

@@ -1,18 +1,22 @@
-"""Orders of improvements and simulations: the commands they become, and the jobs they end as."""
+"""Orders of runs, improvements and simulations: what is refused at once, and the jobs the others become."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
-from tests.admin.conftest import HERE, PASSWORD, Site
+from tests.admin.conftest import HERE, PASSWORD, Site, open_site
 from tests.improve.conftest import DEFECTIVE, GOOD, write_pack
 from tests.improve.scripted_server import MODEL, ScriptedServer, run_server
+from tests.support.experiments import collect_into
 from tipbench.cli import group
+from tipbench.jobs.orders import RunOrder
 from tipbench.jobs.records import Job
 from tipbench.jobs.worker import Worker, own_command
+from tipbench.run_keys import RUN_KEYS
+from tipbench.settings import Settings
 
 
 def order(site: Site, kind: str, asked: Mapping[str, object]) -> Job:
@@ -38,6 +42,99 @@ def run(site: Site, job: Job) -> tuple[Job, str]:
     """The job at its end, and its log."""
     assert Worker(site.parts.jobs, site.parts.settings, own_command()).work(job.id)
     return site.parts.jobs.get(job.id), site.parts.jobs.log_of(job.id).read_text()
+
+
+@pytest.fixture
+def small_site(
+    mlflow_url: str, models_folder: Path, base: tuple[str, Path], tmp_path: Path
+) -> Iterator[Site]:
+    """A server with the models and the settings that the fixture `collected` was made with."""
+    home = tmp_path / "site"
+    home.mkdir()
+    (home / "models").symlink_to(models_folder)
+    asked = {"pack": str(base[1]), "models": "smollm2", "prompts": "v1", "n_tips": 3}
+    with open_site(Settings(home=home, mlflow_url=mlflow_url).model_copy(update=asked)) as opened:
+        yield opened
+
+
+def test_a_run_that_would_mix_contents_is_refused_at_once_by_api_and_form(
+    small_site: Site, collected: str
+) -> None:
+    client = small_site.client
+    fitting = {"experiment": collected, "models": "smollm2", "prompts": "v1", "n_tips": 3}
+    other = fitting | {"temperature": 0.2}
+    refused = client.post("/api/bench/run", json=other, headers=small_site.as_("admin"))
+    error = refused.json()["error"]
+    assert (refused.status_code, "temperature 0.7 → 0.2 (2 cells there)" in error["message"]) == (400, True)
+    assert f"{collected}-2" in error["hint"]
+    client.post("/sign-in", data={"name": "the-admin", "password": PASSWORD}, headers=HERE)
+    values = {name: str(value) for name, value in RunOrder().model_dump(exclude_none=True).items()}
+    filled = {name: value for name, value in values.items() if name not in {"diversity", "skip_missing"}}
+    page = client.post("/run", data=filled | {k: str(v) for k, v in other.items()}, headers=HERE)
+    assert page.status_code == 422
+    told = page.text.partition('id="p-experiment">')[2].partition("</p>")[0]
+    assert "temperature 0.7 → 0.2" in told
+    assert f"Free is: {collected}-2" in told
+    assert small_site.parts.jobs.list_jobs() == []
+    taken = client.post("/api/bench/run", json=fitting, headers=small_site.as_("admin"))
+    assert taken.status_code == 202, taken.text
+
+
+def test_a_run_with_other_weights_under_a_name_is_refused_and_one_with_none_here_is_not(
+    mlflow_url: str, base: tuple[str, Path], experiment_name: str, tmp_path: Path
+) -> None:
+    """The name on another server is another model; a server that is away says nothing of it."""
+    asked = {"models": MODEL, "prompts": "v1", "n_tips": 2, "experiment": experiment_name}
+    with (
+        run_server(ScriptedServer(lambda _: GOOD)) as first,
+        run_server(ScriptedServer(lambda _: GOOD)) as second,
+    ):
+        there = Settings(home=tmp_path / "site", mlflow_url=mlflow_url, pack=str(base[1]), openai_local=False)
+        collect_into(there.model_copy(update=asked | {"openai_url": first.url}))
+        with open_site(there.model_copy(update={"openai_url": second.url})) as site:
+            refused = site.client.post("/api/bench/run", json=asked, headers=site.as_("admin"))
+            assert refused.status_code == 400
+            assert f"model '{MODEL}': " in refused.json()["error"]["message"]
+    away = there.model_copy(update={"openai_url": second.url, "home": tmp_path / "later"})
+    with open_site(away) as site:
+        taken = site.client.post("/api/bench/run", json=asked, headers=site.as_("admin"))
+        assert taken.status_code == 202, taken.text
+
+
+def test_a_run_with_a_prompt_that_the_pack_does_not_have_is_refused_at_once(small_site: Site) -> None:
+    refused = small_site.client.post(
+        "/api/bench/run", json={"prompts": "v1,v9"}, headers=small_site.as_("admin")
+    )
+    assert refused.status_code == 400
+    assert "no prompt 'v9'" in refused.json()["error"]["message"]
+
+
+def test_a_run_that_would_wait_for_a_judge_who_does_not_exist_is_refused(
+    site: Site, fresh_site: Site
+) -> None:
+    asked = {"judge_kind": "haiku", "experiment": "for-a-model"}
+    refused = site.client.post("/api/bench/run", json=asked, headers=site.as_("admin"))
+    assert (refused.status_code, "none is set" in refused.json()["error"]["message"]) == (400, True)
+    site.client.post("/sign-in", data={"name": "the-admin", "password": PASSWORD}, headers=HERE)
+    values = {name: str(value) for name, value in RunOrder().model_dump(exclude_none=True).items()}
+    filled = {name: value for name, value in values.items() if name not in {"diversity", "skip_missing"}}
+    page = site.client.post("/run", data=filled | asked, headers=HERE)
+    assert (page.status_code, "waits for an automatic judge, and none is set" in page.text) == (422, True)
+    taken = fresh_site.client.post("/api/bench/run", json=asked, headers=fresh_site.as_("admin"))
+    assert taken.status_code == 202, "there judge_model is set"
+
+
+def test_the_form_has_every_key_but_the_addresses(site: Site) -> None:
+    site.client.post("/sign-in", data={"name": "the-admin", "password": PASSWORD}, headers=HERE)
+    page = site.client.get("/run").text
+    for name in set(RUN_KEYS) - {"ollama_url", "mlflow_url"}:
+        key = RUN_KEYS[name]
+        assert page.count(f'name="{name}"') == 1, name
+        assert key.label in page, name
+        assert all(f'<option value="{value}"' in page for value in key.choices)
+        if key.type in (int, float):
+            assert f'name="{name}" value="{key.default}" inputmode="decimal"' in page
+    assert 'name="mlflow_url"' not in page
 
 
 def test_a_simulation_runs_as_its_command_does(
@@ -124,10 +221,11 @@ def test_what_the_form_of_an_improvement_leaves_empty_is_not_said(fresh_site: Si
     client = fresh_site.client
     client.post("/sign-in", data={"name": "the-admin", "password": PASSWORD}, headers=HERE)
     filled = {"experiment": "e", "proposer": "m", "versions": "2", "rounds": "1", "n_scenarios": "0"}
-    filled |= {"n_tips": "3", "temperature": "0.5", "seed": "", "scenarios": ""}
+    filled |= {"n_tips": "3", "temperature": "0.5", "seed": "", "scenarios": "", "train_on": "auto"}
     started = client.post("/improve", data=filled, headers=HERE)
     assert started.status_code == 303, started.text
     said = parse(fresh_site.parts.jobs.list_jobs()[0])
     assert (said["n_tips"], said["temperature"], said["seed"], said["scenarios"]) == (3, 0.5, None, None)
+    assert (said["train_on"], said["promote"]) == ("auto", False)
     many = client.post("/improve", data=filled | {"n_tips": "many"}, headers=HERE)
     assert many.status_code == 422

@@ -11,6 +11,7 @@ from tipbench_airflow.conf import KEYS
 
 from tests.airflow.conftest import Bench, drive, migrate
 from tests.support.airflow_processes import REPOSITORY, VENV, AirflowProcesses
+from tests.support.mcp_agent import AGENT
 from tests.support.sheets import judge_soundly
 from tests.support.waiting import eventually
 from tipbench.bench.evidence import read_evidence
@@ -24,6 +25,7 @@ ORDER = {
     "export_for_judge": ["collect"],
     "wait_judged": ["export_for_judge"],
     "auto_judge": ["export_for_judge"],
+    "judge_agent": ["export_for_judge"],
     "compare": ["auto_judge", "wait_judged"],
     "gate": ["compare"],
     "promote": ["gate"],
@@ -106,6 +108,23 @@ def test_the_whole_way_from_a_model_to_a_promotion(
     assert ended["gave"]["auto_judge -1"]["exit_code"] == 3
     assert Path(ended["gave"]["export_for_judge -1"]).parent == bench.sheets
     check_evidence(tracking, experiment_name, ended)
+
+
+def test_the_worker_s_own_agent_judges_if_the_run_asks_for_it(
+    tmp_path: Path, make_bench: Callable[[], Bench], tracking: Tracking, experiment_name: str
+) -> None:
+    """The other tasks are taken for done: `dag.test` runs one after the other, and the wait would wait."""
+    bench = make_bench()
+    airflow = migrate(AirflowProcesses(tmp_path, environ=bench.environ(TIPBENCH_JUDGE_COMMAND=AGENT)))
+    conf = {"models": "smollm2", "prompts": "v1", "n_tips": 3, "experiment": experiment_name}
+    plain, judged = drive(airflow, "collect", json.dumps(conf), json.dumps(conf | {"judge_agent": True}))
+    assert plain["tasks"]["judge_agent -1"] == "skipped"
+    assert judged["tasks"]["judge_agent -1"] == "success", judged
+    evidence = read_evidence(tracking.read_runs(tracking.find_experiment(experiment_name), fresh=True))
+    candidates = sum(cell.answered_count for cell in evidence.cells)
+    told = judged["gave"]["judge_agent -1"]
+    assert (told["exit_code"], told["answer"]["judged"]) == (0, candidates)
+    assert len(evidence.lazy) >= candidates
 
 
 def check_evidence(tracking: Tracking, experiment: str, ended: Any) -> None:

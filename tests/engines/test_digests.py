@@ -46,3 +46,14 @@ def test_a_folder_that_cannot_be_written_is_named(file: Path) -> None:
     with pytest.raises(EngineError, match="digests") as caught:
         DigestCache(file / "digests.json").sha256(file)
     assert "TIPBENCH_HOME" in caught.value.hint
+
+
+def test_a_file_is_found_by_its_digest_while_it_stays_the_same(tmp_path: Path, file: Path) -> None:
+    cache = DigestCache(tmp_path / "digests.json")
+    digest = cache.sha256(file)
+    assert cache.find(digest) == file.resolve()
+    assert cache.find("0" * 64) is None
+    file.write_bytes(b"other weights")
+    assert cache.find(digest) is None
+    file.unlink()
+    assert cache.find(digest) is None

@@ -9,7 +9,7 @@ from tests.support.official import MlflowClient
 from tests.support.official import read_facts as read_cells_and_sittings
 from tipbench.bench.champions import entry_name, read_chain
 from tipbench.bench.plans import RESULT_FILE
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.pack import read_pack
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking

@@ -18,7 +18,7 @@ DEFECT = "Begin every tip with a remark on the weather."
 GOOD, DEFECTIVE = 11.0, 7.0
 
 
-def write_pack(folder: Path, *, training: int = 4, confirming: int = 4) -> str:
+def write_pack(folder: Path, *, training: int = 4, confirming: int = 4, defect: str = DEFECT) -> str:
     """The built-in pack with few scenarios and a defect; gives its name, which is nobody else's.
 
     Half of the scenarios that confirm are of `core`, the others are held out.
@@ -37,7 +37,7 @@ def write_pack(folder: Path, *, training: int = 4, confirming: int = 4) -> str:
         "scenarios.jsonl": "".join(json.dumps(line) + "\n" for line in chosen),
         "anchors.jsonl": "".join(line + "\n" for line in anchors),
         "pack.toml": re.sub(r'(?m)^name = ".*"$', f'name = "{name}"', files["pack.toml"]),
-        "prompts/v1.md": v1.replace("{{diversity}}", f"{DEFECT}\n{{{{diversity}}}}"),
+        "prompts/v1.md": v1.replace("{{diversity}}", f"{defect}\n{{{{diversity}}}}"),
         "prompts/v2.md": v1.replace("friendly", "kind"),
     }
     for path, text in files.items():
@@ -61,11 +61,11 @@ class Bench:
         where = ("--pack", str(self.folder), "--experiment", self.experiment)
         return self.cli(command, *more, *where)
 
-    def name_first(self) -> None:
+    def name_first(self, *, seed: int = 0) -> None:
         """`v1` with its defect is champion, from an experiment of its own."""
         start = f"{self.experiment}-start"
         asked = ("--models", MODEL, "--prompts", "v1", "--n-tips", str(N_TIPS), "--n-scenarios", "2")
-        self.cli.ok("collect", *asked, "--pack", str(self.folder), "--experiment", start)
+        self.cli.ok("collect", *asked, "--seed", str(seed), "--pack", str(self.folder), "--experiment", start)
         self.cli.ok("promote", "--experiment", start, "--initial", f"{MODEL}+v1", "--reason", "in use")
 
     def champion(self) -> str:

@@ -19,10 +19,11 @@ N_TIPS = 2
 
 @dataclass
 class ScriptedServer:
-    """`level_of` says how good the tips for a prompt are; `propose` answers a brief."""
+    """`level_of` says how good the tips for a prompt are; `propose` answers a brief, `judge` a text."""
 
     level_of: Callable[[str], float]
     propose: Callable[[str], str] = field(default=lambda brief: "{}")
+    judge: Callable[[str], dict[str, int]] = read_scores
     url: str = ""
     generated: int = 0
     proposed: int = 0
@@ -30,7 +31,7 @@ class ScriptedServer:
     def answer(self, question: str, seed: int) -> str:
         judged = FENCE.search(question)
         if judged:
-            return json.dumps(read_scores(judged[2]))
+            return json.dumps(self.judge(judged[2]))
         if question.startswith("# Write better versions"):
             self.proposed += 1
             return self.propose(question)
@@ -96,13 +97,15 @@ class ReadBrief:
     prompt: str
     allowed: frozenset[str]
     reasons: tuple[str, ...]
+    texts: tuple[str, ...]
 
 
 def read_brief(text: str) -> ReadBrief:
     """The parts of a brief by what stands around them."""
     found = re.search(r'"brief": "([0-9a-f]+)"', text)
     assert found, text
-    after = {heading: text.split(heading)[1:] for heading in ("as it is\n", "What the judge said of it:\n")}
+    headings = ("as it is\n", "What the model wrote:\n", "What the judge said of it:\n")
+    after = {heading: text.split(heading)[1:] for heading in headings}
 
     def fenced(rest: str) -> str:
         match = BRIEF_FENCE.match(rest)
@@ -115,6 +118,7 @@ def read_brief(text: str) -> ReadBrief:
         prompt=fenced(after["as it is\n"][0]),
         allowed=frozenset(re.findall(r"`\{\{(\w+)\}\}`", rules)),
         reasons=tuple(fenced(rest) for rest in after["What the judge said of it:\n"]),
+        texts=tuple(fenced(rest) for rest in after["What the model wrote:\n"]),
     )
 
 
@@ -126,3 +130,19 @@ def remove_what_is_blamed(text: str) -> dict[str, str]:
     worst = max(lines, key=lambda line: sum(word in line.lower() for word in blamed))
     kept = "\n".join(line for line in lines if line != worst)
     return {"why": f"judges blame what the prompt asks for: {worst}", "text": kept}
+
+
+def remove_what_is_written(text: str) -> dict[str, str]:
+    """A writer for verdicts without reasons: the line goes that asks for what all of the worst texts say.
+
+    Where no line does, it asks for something else, so that there is always a version.
+    """
+    brief = read_brief(text)
+    said = set[str].intersection(*(set(re.findall(r"[a-z]{6,}", each.lower())) for each in brief.texts))
+    lines = brief.prompt.split("\n")
+    counts = [sum(word in line.lower() for word in said) for line in lines]
+    if max(counts):
+        worst = lines[counts.index(max(counts))]
+        kept = "\n".join(line for line in lines if line != worst)
+        return {"why": f"the worst texts do what the prompt asks for: {worst}", "text": kept}
+    return {"why": "nothing is to blame, so something else", "text": f"{brief.prompt}\nBe plain."}

@@ -28,6 +28,18 @@ def test_one_command_collects_judges_asks_the_gate_and_promotes(bench: Bench) ->
     assert bench.server.generated == 2 + 16
 
 
+def test_what_the_gate_could_say_nothing_about_is_refused_before_anything_is_generated(bench: Bench) -> None:
+    bench.name_first()
+    made = bench.server.generated
+    alone = bench.run(
+        "improve", "--prompts", "v1", "--models", MODEL, "--n-tips", str(N_TIPS), "--scenarios", "all"
+    )
+    assert (alone.code, "nobody challenges the champion" in alone.err) == (2, True), alone.err
+    few = bench.run(*ASKED, "--n-scenarios", "2")
+    assert (few.code, "2 scenarios are too few: the gate needs 4" in few.err) == (2, True), few.err
+    assert bench.server.generated == made
+
+
 def test_what_is_not_better_is_not_promoted(bench: Bench) -> None:
     bench.name_first()
     bench.server.level_of = lambda prompt: GOOD if "friendly" in prompt else DEFECTIVE

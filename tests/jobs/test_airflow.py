@@ -76,7 +76,8 @@ def make_dispatcher(store: JobStore, launcher: AirflowLauncher | None, settings:
         store,
         local=AtOnce(Bench(settings, store)),
         airflow=launcher,
-        is_judged=lambda _: True,
+        find_end=lambda _: "nothing waits for a judge",
+        count_waiting=lambda _: 3,
         clock=lambda: next(ticks),
     )
 
@@ -97,9 +98,11 @@ def test_a_job_follows_its_run_from_the_queue_to_the_end(follow: Follow) -> None
     script.add_task("wait_judged", "deferred")
     script.add_task("auto_judge", "running")
     assert follow.now(job).state == "running", "the automatic judge is at work"
+    assert not follow.store.is_wait_told(job.id)
     script.add_task("auto_judge", "success")
     waiting = follow.now(job)
     assert (waiting.state, waiting.step) == ("waiting", 1)
+    assert follow.store.is_wait_told(job.id)
     script.add_task("wait_judged", "success")
     script.add_task("compare", "running")
     comparing = follow.now(job)

@@ -74,7 +74,7 @@ def test_a_waiting_job_has_no_process_and_no_place_in_the_queue(bench: Bench) ->
     assert next_one is not None
     assert next_one.id == other.id
     assert bench.work(other)
-    bench.store.resume(waiting.id)
+    bench.store.resume(waiting.id, reason="nothing waits for a judge")
     assert bench.work(waiting)
     assert bench.store.get(waiting.id).state == "done"
     assert bench.printed(waiting).count("one") == 1
@@ -87,7 +87,8 @@ def test_the_dispatcher_wakes_a_job_when_judging_is_done(bench: Bench) -> None:
     dispatcher = Dispatcher(
         bench.store,
         local=AtOnce(bench),
-        is_judged=lambda _: judged,
+        find_end=lambda _: "judging was closed: enough" if judged else None,
+        count_waiting=lambda _: 3,
         clock=lambda: seconds[0],
     )
     for _ in range(3):
@@ -96,9 +97,11 @@ def test_the_dispatcher_wakes_a_job_when_judging_is_done(bench: Bench) -> None:
     assert bench.store.get(job.id).state == "waiting"
     judged = True
     dispatcher.tick()
-    assert bench.store.get(job.id).state == "queued"
+    queued = bench.store.get(job.id)
+    assert (queued.state, queued.message) == ("queued", "judging was closed: enough")
     dispatcher.tick()
     assert bench.store.get(job.id).state == "done"
+    assert "goes on: judging was closed: enough" in bench.store.log_of(job.id).read_text()
 
 
 def test_one_job_runs_at_a_time_and_a_second_worker_of_it_does_nothing(bench: Bench) -> None:
@@ -214,7 +217,7 @@ def test_a_cancelled_job_without_a_worker_is_ended_by_the_dispatcher(bench: Benc
     with bench.store.database.change() as change:
         change.execute("UPDATE jobs SET cancel_ms = cancel_ms - 60000")
     local = LocalProcess(bench.store, SCRIPT, home=bench.settings.home)
-    dispatcher = Dispatcher(bench.store, local=local, is_judged=lambda _: False)
+    dispatcher = Dispatcher(bench.store, local=local, find_end=lambda _: None, count_waiting=lambda _: 0)
     dispatcher.tick()
     eventually(lambda: not bench.store.is_alive(job.id))
     dispatcher.tick()

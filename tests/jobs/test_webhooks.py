@@ -6,13 +6,15 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tests.jobs.conftest import Bench
+from tests.jobs.conftest import AtOnce, Bench
 from tipbench.clock import make_stamps
 from tipbench.errors import UsageError
+from tipbench.jobs.dispatcher import Dispatcher
 from tipbench.jobs.store import open_jobs
 from tipbench.settings import Settings
 
@@ -119,6 +121,35 @@ def test_an_address_that_is_none_is_a_failed_delivery_like_any_other(tmp_path: P
         rows = view.execute("SELECT tries, problem FROM deliveries").fetchall()
     assert [row["tries"] for row in rows] == [1, 1, 1]
     assert all(row["problem"] for row in rows)
+
+
+def test_candidates_that_begin_to_wait_for_a_lazy_judge_are_told_once(tmp_path: Path) -> None:
+    with listen([]) as listener:
+        bench = open_with(tmp_path, listener.url)
+        job, nobody = bench.add("pass", "", kind="pipeline"), bench.add("pass", "", kind="pipeline")
+        bench.work(job)
+        bench.work(nobody)
+        counts = {"e": 12}
+
+        def dispatch() -> None:
+            seconds = count(step=20)
+            dispatcher = Dispatcher(
+                bench.store,
+                local=AtOnce(bench),
+                find_end=lambda _: None,
+                count_waiting=lambda name: counts[name],
+                clock=lambda: next(seconds),
+            )
+            for _ in range(3):
+                dispatcher.tick()
+
+        bench.store.tell_wait(nobody, 0)
+        dispatch()
+        counts["e"] = 7
+        dispatch()
+        told = [json.loads(body) for _, body in listener.got]
+    facts = [(each["kind"], each["experiment"], each["job"], each["count"]) for each in told]
+    assert facts == [("judging.waiting", "e", job.id, 12)]
 
 
 def test_webhooks_need_a_secret(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tipbench.bench.cells import compute_flags
 from tipbench.judging.draw import Member
-from tipbench.judging.sheet import SittingMaterial
+from tipbench.judging.handout import SittingMaterial
 from tipbench.records import Candidate, Pack
 
 MODELS = ("smollm2", "qwen2.5:0.5b", "llama3.2:3b", "gemma3:1b")

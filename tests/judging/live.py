@@ -6,17 +6,17 @@ from tests.support.experiments import shift_clock
 from tests.support.sheets import REFERENCES
 from tipbench.bench.sittings import Answer
 from tipbench.clock import make_stamps
-from tipbench.judging.handout import SittingRequest
-from tipbench.judging.service import Judging, LiveJudging, LiveSitting
-from tipbench.judging.sheet import SheetItem
+from tipbench.judging.request import SittingRequest
+from tipbench.judging.service import Judging
+from tipbench.judging.sheet import LiveSitting, SheetItem
 from tipbench.tracking import Tracking
 
 ANNA, BERT = SittingRequest("anna"), SittingRequest("bert")
 
 
-def make_live(tracking: Tracking, home: Path, *, ahead_ms: int = 0) -> LiveJudging:
+def make_live(tracking: Tracking, home: Path, *, ahead_ms: int = 0) -> Judging:
     stamps = shift_clock(ahead_ms) if ahead_ms else make_stamps()
-    return LiveJudging(Judging(tracking, stamps, home / "locks"))
+    return Judging(tracking, stamps, home / "locks")
 
 
 def answer(item: SheetItem, score: int = 3) -> Answer:
@@ -25,8 +25,8 @@ def answer(item: SheetItem, score: int = 3) -> Answer:
     return Answer(scores=scores, flags=item.flags)
 
 
-def opened(live: LiveJudging, experiment: str, request: SittingRequest = ANNA) -> LiveSitting:
+def opened(live: Judging, experiment: str, request: SittingRequest = ANNA) -> LiveSitting:
     """A sitting; there must be something to judge."""
-    sitting = live.open(request, experiment=experiment)
+    sitting = live.open_sitting(request, experiment=experiment)
     assert sitting is not None
     return sitting

@@ -12,9 +12,8 @@ from mcp import Client, StdioServerParameters
 
 from tests.support.sheets import REFERENCES
 from tipbench.clock import make_stamps
-from tipbench.judging.mcp import make_server
+from tipbench.judging.mcp import JudgeTools, make_server
 from tipbench.judging.service import Judging
-from tipbench.judging.tools import JudgeTools
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 
@@ -57,7 +56,12 @@ class McpJudge:
         return text
 
     async def judge_all(
-        self, *, n: int = 5, score: Scorer = score_soundly, experiment: str | None = None
+        self,
+        *,
+        n: int = 5,
+        score: Scorer = score_soundly,
+        explain: Callable[[str], str] = lambda text: "by its length",
+        experiment: str | None = None,
     ) -> int:
         """Sitting after sitting until nothing waits; gives how many items were answered here."""
         answered = 0
@@ -66,7 +70,11 @@ class McpJudge:
             await self.call("read_rubric", **where)
             while sitting["state"] == "open":
                 found = await self.call("next_items", **where, n=n)
-                verdicts = [give_verdict(item, list(found["scales"]), score) for item in found["items"]]
+                verdicts = [
+                    give_verdict(item, list(found["scales"]), score)
+                    | {"reason": explain(unfence(item["text"]))}
+                    for item in found["items"]
+                ]
                 sitting = await self.call("submit_verdicts", **where, verdicts=verdicts)
                 answered += len(verdicts)
         return answered

@@ -78,6 +78,26 @@ def test_cells_that_wait_for_an_automatic_judge_wait_no_longer(
         assert cell["tags.judged_at"] == cell["tags.auto_judged_at"]
 
 
+def test_an_uninformative_judge_ends_the_wait_of_cells_that_wait_for_nobody_else(
+    cli: Cli, collected: str, base: tuple[str, Path], experiment_name: str, judge: CountingJudge
+) -> None:
+    def ended(experiment: str) -> str | None:
+        return cli.ok("judge", "status", "--experiment", experiment, "--json").json()["ended"]
+
+    name, pack = base
+    for_model = f"{experiment_name}-haiku"
+    where = ("--pack", str(pack), "--experiment", for_model, "--reuse-from", name)
+    cli.ok(*SMALL, *where, "--judge-kind", "haiku")
+    assert ended(for_model) is None
+    judge.say = lambda text: json.dumps({"relevance": 3, "actionability": 3, "tone": 3})
+    assert cli(*auto(for_model)).code == 3
+    reason = ended(for_model)
+    assert reason is not None
+    assert reason.startswith(f"uninformative: openai:{MODEL} may not judge")
+    assert cli(*auto(collected)).code == 3
+    assert ended(collected) is None, "there a coding agent is waited for"
+
+
 def test_a_judge_that_throws_dice_is_uninformative_and_stopped_unless_told_otherwise(
     cli: Cli, collected: str, judge: CountingJudge, mlflow_url: str
 ) -> None:

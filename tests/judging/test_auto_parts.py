@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.judging.counting_judge import text_of
+from tipbench.judging.auto.graders import answer_schema, make_nonce, make_question, read_scores
 from tipbench.judging.auto.ledger import Ledger, LedgerEntry
-from tipbench.judging.auto.prompt import answer_schema, make_nonce, make_question, read_scores
 from tipbench.pack import builtin_pack
 
 

@@ -15,10 +15,9 @@ from tests.support.benches import hold_bench
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell, compute_flags
 from tipbench.bench.evidence import Evidence
-from tipbench.judging.blind import mask_names
 from tipbench.judging.draw import draw_blocks, split_sections
-from tipbench.judging.handout import make_sittings
-from tipbench.judging.sheet import Sitting, build_sitting
+from tipbench.judging.handout import Sitting, build_sitting, make_sittings
+from tipbench.judging.sheet import mask_names
 from tipbench.pack import builtin_pack
 from tipbench.records import Pack
 

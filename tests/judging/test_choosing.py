@@ -22,8 +22,9 @@ from tipbench.bench.scores import find_levels
 from tipbench.clock import make_stamps
 from tipbench.errors import JudgedEnough, UsageError
 from tipbench.judging.draw import draw_next
-from tipbench.judging.handout import SittingRequest, export_sheet
-from tipbench.judging.service import Judging, LiveJudging
+from tipbench.judging.handout import export_sheet
+from tipbench.judging.request import SittingRequest
+from tipbench.judging.service import Judging
 from tipbench.pack import builtin_pack
 from tipbench.settings import Settings
 from tipbench.stats import Score
@@ -67,7 +68,7 @@ def tracking(cli: Cli, mlflow_url: str) -> Iterator[Tracking]:
 
 
 @pytest.fixture
-def live(tracking: Tracking, cli: Cli) -> LiveJudging:
+def live(tracking: Tracking, cli: Cli) -> Judging:
     return make_live(tracking, cli.home)
 
 
@@ -207,7 +208,7 @@ def test_a_second_opinion_feeds_agreement_and_never_the_board(cli: Cli, three_ar
 
 
 def test_a_second_opinion_item_by_item_does_not_touch_what_waits(
-    cli: Cli, live: LiveJudging, three_arms: str
+    cli: Cli, live: Judging, three_arms: str
 ) -> None:
     hand_out(Path("all.json"), three_arms, blocks=1, judged_by="anna")
     judge_soundly(Path("all.json"))

@@ -6,10 +6,8 @@ import unicodedata
 from random import Random
 
 from tests.judging.hostile import hostile_texts
-from tipbench.judging.blind import MARK_LENGTH, fence_text, make_id
-from tipbench.judging.service import LiveSitting
-from tipbench.judging.sheet import Section, SheetItem, SheetScenario, sheet_rubric
-from tipbench.judging.wire import show_items
+from tipbench.judging.sheet import LiveSitting, Section, SheetItem, SheetScenario, make_id, sheet_rubric
+from tipbench.judging.wire import MARK_LENGTH, fence_text, show_items
 from tipbench.pack import builtin_pack
 
 COUNT = 200

@@ -19,9 +19,9 @@ from tipbench.bench.evidence import Evidence
 from tipbench.bench.sittings import StoredDrift
 from tipbench.inert import LIMIT, cell_for_csv, make_inert, make_inert_line, text_for_markdown
 from tipbench.judging.draw import Member, draw_blocks
-from tipbench.judging.judges import JudgeSitting
-from tipbench.judging.sheet import Section, Sheet, build_sitting, sheet_rubric
-from tipbench.judging.status import SittingLine
+from tipbench.judging.handout import build_sitting
+from tipbench.judging.sheet import Section, Sheet, sheet_rubric
+from tipbench.judging.status import JudgeSitting, SittingLine
 from tipbench.pack import builtin_pack
 from tipbench.ranking.standings import make_report
 from tipbench.records import Candidate

@@ -9,8 +9,8 @@ import pytest
 from tests.conftest import Outcome
 from tipbench.cli import COMMANDS
 from tipbench.cli.judge import command as judge_command
+from tipbench.judging.mcp import JudgeTools
 from tipbench.judging.slash_command import MCP_ENTRY, command_files
-from tipbench.judging.tools import JudgeTools
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -17,8 +17,8 @@ from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.sittings import ClosedSitting, SittingFacts, StoredSitting
-from tipbench.judging.draw import Block, accompany, draw_blocks, split_sections
-from tipbench.judging.handout import SittingRequest, draw_sections
+from tipbench.judging.draw import Block, accompany, draw_blocks, draw_sections, split_sections
+from tipbench.judging.request import SittingRequest
 from tipbench.pack import builtin_pack
 from tipbench.records import Verdict
 from tipbench.stats import Score, leaderboard, level_shifts

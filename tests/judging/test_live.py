@@ -15,7 +15,7 @@ from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.sheets import REFERENCES, fill, sections
 from tipbench.bench.sittings import LIVE_LEASE_MS, Answer
 from tipbench.errors import SheetError, UsageError
-from tipbench.judging.service import LiveJudging
+from tipbench.judging.service import Judging
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 
@@ -27,7 +27,7 @@ def tracking(cli: Cli, mlflow_url: str) -> Iterator[Tracking]:
 
 
 @pytest.fixture
-def live(tracking: Tracking, cli: Cli) -> LiveJudging:
+def live(tracking: Tracking, cli: Cli) -> Judging:
     return make_live(tracking, cli.home)
 
 
@@ -39,7 +39,7 @@ def filled(cli: Cli, settings: Settings, base: tuple[str, Path], experiment_name
     return experiment_name
 
 
-def test_item_by_item_until_the_board_follows(cli: Cli, live: LiveJudging, collected: str) -> None:
+def test_item_by_item_until_the_board_follows(cli: Cli, live: Judging, collected: str) -> None:
     sitting = opened(live, collected)
     while sitting.waiting:
         item = sitting.waiting[0]
@@ -47,10 +47,10 @@ def test_item_by_item_until_the_board_follows(cli: Cli, live: LiveJudging, colle
     assert sitting.state == "accepted"
     report = cli("compare", "--experiment", collected, "--json").json()
     assert report["judged"] == report["candidates"]
-    assert live.open(ANNA, experiment=collected) is None
+    assert live.open_sitting(ANNA, experiment=collected) is None
 
 
-def test_a_judge_who_comes_back_goes_on_where_they_were(live: LiveJudging, collected: str) -> None:
+def test_a_judge_who_comes_back_goes_on_where_they_were(live: Judging, collected: str) -> None:
     first = opened(live, collected)
     item = first.waiting[0]
     live.submit(first.token, {item.id: answer(item)}, experiment=collected)
@@ -61,14 +61,14 @@ def test_a_judge_who_comes_back_goes_on_where_they_were(live: LiveJudging, colle
 
 
 def test_items_go_to_nobody_else_until_the_lease_runs_out_and_answers_renew_it(
-    tracking: Tracking, live: LiveJudging, cli: Cli, collected: str
+    tracking: Tracking, live: Judging, cli: Cli, collected: str
 ) -> None:
     mine = opened(live, collected)
-    assert live.open(BERT, experiment=collected) is None
+    assert live.open_sitting(BERT, experiment=collected) is None
     half = make_live(tracking, cli.home, ahead_ms=LIVE_LEASE_MS // 2)
     half.submit(mine.token, {mine.waiting[0].id: answer(mine.waiting[0])}, experiment=collected)
     soon = make_live(tracking, cli.home, ahead_ms=LIVE_LEASE_MS + 60_000)
-    assert soon.open(BERT, experiment=collected) is None
+    assert soon.open_sitting(BERT, experiment=collected) is None
     late = make_live(tracking, cli.home, ahead_ms=2 * LIVE_LEASE_MS)
     assert opened(late, collected, BERT).token != mine.token
     with pytest.raises(UsageError, match="is closed"):
@@ -76,7 +76,7 @@ def test_items_go_to_nobody_else_until_the_lease_runs_out_and_answers_renew_it(
 
 
 def test_an_export_that_nobody_began_gives_way_and_its_answers_become_doubles(
-    cli: Cli, live: LiveJudging, collected: str
+    cli: Cli, live: Judging, collected: str
 ) -> None:
     cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
     sitting = opened(live, collected)
@@ -95,14 +95,14 @@ def test_an_export_that_nobody_began_gives_way_and_its_answers_become_doubles(
     assert states == {"anna": ("accepted", "block"), PERSON: ("accepted", "second")}
 
 
-def test_an_export_that_somebody_began_is_left_alone(cli: Cli, live: LiveJudging, collected: str) -> None:
+def test_an_export_that_somebody_began_is_left_alone(cli: Cli, live: Judging, collected: str) -> None:
     cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
     fill(Path("sheet.json"), items=1)
     cli.ok("judge", "--apply", "sheet.json")
-    assert live.open(ANNA, experiment=collected) is None
+    assert live.open_sitting(ANNA, experiment=collected) is None
 
 
-def test_a_wrong_answer_is_named_and_nothing_is_stored(live: LiveJudging, collected: str) -> None:
+def test_a_wrong_answer_is_named_and_nothing_is_stored(live: Judging, collected: str) -> None:
     sitting = opened(live, collected)
     good, bad = sitting.waiting[:2]
     answers = {
@@ -178,7 +178,7 @@ def test_an_answer_to_a_sitting_that_another_host_closes_meanwhile_says_so(
 
 
 def test_answers_that_are_stored_are_taken_again_after_the_close_and_new_ones_are_not(
-    live: LiveJudging, collected: str
+    live: Judging, collected: str
 ) -> None:
     sitting = opened(live, collected)
     first, second = sitting.waiting[:2]
@@ -193,7 +193,7 @@ def test_answers_that_are_stored_are_taken_again_after_the_close_and_new_ones_ar
 
 @pytest.mark.parametrize(("anchor", "state", "left"), [(False, "accepted", 5), (True, "expired", 6)])
 def test_closing_early_counts_whole_blocks_and_gives_the_rest_back(
-    live: LiveJudging, filled: str, anchor: bool, state: str, left: int
+    live: Judging, filled: str, anchor: bool, state: str, left: int
 ) -> None:
     """One arm: a judged candidate is a whole block. An anchor alone says nothing of any of the six."""
     sitting = opened(live, filled)
@@ -205,7 +205,7 @@ def test_closing_early_counts_whole_blocks_and_gives_the_rest_back(
     assert sum(item.text not in REFERENCES for item in again.waiting) == left
 
 
-def test_a_sheet_is_no_live_sitting(cli: Cli, live: LiveJudging, collected: str) -> None:
+def test_a_sheet_is_no_live_sitting(cli: Cli, live: Judging, collected: str) -> None:
     cli.ok("judge", "--experiment", collected, "--export", "sheet.json")
     token = json.loads(Path("sheet.json").read_text())["sections"][0]["sitting"]
     with pytest.raises(UsageError, match="exported to a file"):
@@ -222,7 +222,7 @@ def _submit(home: Path, url: str, experiment: str, token: str, items: list[str])
 
 
 def test_two_processes_submit_at_once_and_nothing_is_lost(
-    cli: Cli, live: LiveJudging, mlflow_url: str, collected: str
+    cli: Cli, live: Judging, mlflow_url: str, collected: str
 ) -> None:
     sitting = opened(live, collected)
     ids = [item.id for item in sitting.waiting][:-1]

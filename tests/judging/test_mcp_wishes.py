@@ -18,9 +18,9 @@ from tests.support.sheets import hand_out
 from tipbench.bench.cells import read_candidates, read_cells
 from tipbench.clock import make_stamps
 from tipbench.judging.draw import UnknownArm
+from tipbench.judging.mcp import JudgeTools
 from tipbench.judging.service import Judging
-from tipbench.judging.tools import JudgeTools, explain
-from tipbench.judging.wire import Progress
+from tipbench.judging.wire import Progress, explain
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 
@@ -147,7 +147,7 @@ def texts_of(cli: Cli, url: str, experiment: str, *, model: str) -> set[str]:
             candidate.text
             for cell in cells
             if cell.facts.model == model
-            for candidate in read_candidates(tracking.read_artifact(cell.run, "candidates.json"))
+            for candidate in read_candidates(cell.run, tracking.read_artifact(cell.run, "candidates.json"))
         }
 
 

@@ -11,8 +11,8 @@ from tipbench.bench.evidence import read_evidence
 from tipbench.bench.sittings import Answer
 from tipbench.clock import make_stamps
 from tipbench.grid import Cell
-from tipbench.judging.handout import SittingRequest
-from tipbench.judging.service import Judging, LiveJudging
+from tipbench.judging.request import SittingRequest
+from tipbench.judging.service import Judging
 from tipbench.judging.sheet import SheetItem
 from tipbench.pack import render_prompt
 from tipbench.settings import Settings
@@ -31,8 +31,8 @@ def full_cell() -> Cell:
     raise AssertionError("the scripted engine fills no cell")
 
 
-def make_live(tracking: Tracking, home: Path) -> LiveJudging:
-    return LiveJudging(Judging(tracking, make_stamps(), home / "locks"))
+def make_live(tracking: Tracking, home: Path) -> Judging:
+    return Judging(tracking, make_stamps(), home / "locks")
 
 
 def answer(item: SheetItem) -> Answer:
@@ -55,7 +55,7 @@ def test_five_candidates_of_one_cell_through_two_processes_are_five_verdicts(
     with open_tracking(Settings(home=cli.home, mlflow_url=mlflow_url)) as tracking:
         collect_big(tracking, cells=[full_cell()], experiment=experiment_name)
         live = make_live(tracking, cli.home)
-        sitting = live.open(SittingRequest("anna"), experiment=experiment_name)
+        sitting = live.open_sitting(SittingRequest("anna"), experiment=experiment_name)
         assert sitting is not None
         candidates = [item.id for item in sitting.waiting if item.text not in REFERENCES]
         anchors = {item.id: answer(item) for item in sitting.waiting if item.text in REFERENCES}

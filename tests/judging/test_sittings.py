@@ -12,7 +12,7 @@ from tests.judging.scripted import collect_scripted, fill_with
 from tests.promotion.campaign import make_pack
 from tests.support.official import MlflowClient, search_official
 from tests.support.sheets import REFERENCES, fill, sections
-from tipbench.judging.judges import JudgeSitting
+from tipbench.judging.status import JudgeSitting
 from tipbench.pack import read_pack
 from tipbench.show.charts import draw_drift
 

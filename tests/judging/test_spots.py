@@ -17,9 +17,10 @@ from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.sittings import Answer
 from tipbench.clock import make_stamps
 from tipbench.errors import UsageError
-from tipbench.judging.draw import draw_spots, measure_disagreement
-from tipbench.judging.handout import SittingRequest
-from tipbench.judging.service import Judging, LiveJudging
+from tipbench.judging.draw import draw_spots
+from tipbench.judging.request import SittingRequest
+from tipbench.judging.service import Judging
+from tipbench.judging.status import measure_disagreement
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 
@@ -194,8 +195,8 @@ def test_spot_checks_item_by_item_and_a_drifted_sitting_counts_for_nothing(
 ) -> None:
     before = (board(cli, checked), views(mlflow_url, checked), disagreement(cli, checked))
     with open_tracking(Settings(home=cli.home, mlflow_url=mlflow_url)) as tracking:
-        live = LiveJudging(Judging(tracking, make_stamps(), cli.home / "locks"))
-        found = live.open(SittingRequest("bert", spots=2), experiment=checked)
+        live = Judging(tracking, make_stamps(), cli.home / "locks")
+        found = live.open_sitting(SittingRequest("bert", spots=2), experiment=checked)
         assert found is not None
         answers = {
             item.id: Answer(scores=dict.fromkeys(item.scores, 3), flags=item.flags) for item in found.waiting

@@ -5,7 +5,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from rich.console import Console
@@ -18,11 +18,11 @@ from tests.support.sheets import REFERENCES
 from tipbench.bench.cells import read_cells
 from tipbench.bench.sittings import Answer
 from tipbench.errors import TipbenchError, TrackingUnavailable
-from tipbench.judging.handout import SittingRequest
 from tipbench.judging.keyboard.loop import Storing
 from tipbench.judging.keyboard.screen import Draft, ShownItem
-from tipbench.judging.service import LiveJudging, LiveSitting
-from tipbench.judging.sheet import SheetItem, SheetRubric, SheetScenario
+from tipbench.judging.request import SittingRequest
+from tipbench.judging.service import Judging, MakeAnswers
+from tipbench.judging.sheet import LiveSitting, SheetItem, SheetRubric, SheetScenario
 from tipbench.settings import Settings
 from tipbench.show.console import make_console
 from tipbench.show.screen import TerminalScreen
@@ -41,7 +41,7 @@ def tracking(cli: Cli, mlflow_url: str) -> Iterator[Tracking]:
 
 
 @pytest.fixture
-def live(tracking: Tracking, cli: Cli) -> LiveJudging:
+def live(tracking: Tracking, cli: Cli) -> Judging:
     return make_live(tracking, cli.home)
 
 
@@ -85,8 +85,8 @@ def place_on(terminal: PseudoTerminal) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def sitting_of(live: LiveJudging, experiment: str) -> LiveSitting:
-    (line,) = live.judging.status(experiment=experiment).sittings
+def sitting_of(live: Judging, experiment: str) -> LiveSitting:
+    (line,) = live.status(experiment=experiment).sittings
     return live.look(line.sitting, experiment=experiment)
 
 
@@ -140,7 +140,7 @@ def test_situation_rubric_tip_and_keys_fit_on_80_by_24(sit_down: Open) -> None:
 
 
 def test_undo_takes_back_a_score_and_then_the_item_before(
-    sit_down: Open, live: LiveJudging, collected: str
+    sit_down: Open, live: Judging, collected: str
 ) -> None:
     terminal = sit_down()
     _, total = place_on(terminal)
@@ -163,7 +163,7 @@ def test_undo_takes_back_a_score_and_then_the_item_before(
 
 
 def test_skipped_items_come_at_the_end_and_flags_and_comments_are_kept(
-    sit_down: Open, live: LiveJudging, collected: str
+    sit_down: Open, live: Judging, collected: str
 ) -> None:
     terminal = sit_down()
     _, total = place_on(terminal)
@@ -190,7 +190,7 @@ def test_skipped_items_come_at_the_end_and_flags_and_comments_are_kept(
 
 
 def test_leaving_in_the_middle_loses_nothing_and_one_comes_back_to_the_same_item(
-    sit_down: Open, live: LiveJudging, collected: str
+    sit_down: Open, live: Judging, collected: str
 ) -> None:
     terminal = sit_down()
     judge_soundly(terminal, items=4)
@@ -214,9 +214,7 @@ def test_leaving_in_the_middle_loses_nothing_and_one_comes_back_to_the_same_item
     assert after.answers.items() >= before.answers.items()
 
 
-def test_killed_in_the_middle_it_goes_on_where_it_was(
-    sit_down: Open, live: LiveJudging, collected: str
-) -> None:
+def test_killed_in_the_middle_it_goes_on_where_it_was(sit_down: Open, live: Judging, collected: str) -> None:
     for killed_at in (1, 3, 5):
         terminal = sit_down()
         place, total = place_on(terminal)
@@ -268,7 +266,7 @@ def test_the_screen_follows_the_window(sit_down: Open) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_the_terminal_is_given_back_after_a_signal_and_answers_are_stored(
-    sit_down: Open, live: LiveJudging, collected: str, number: int
+    sit_down: Open, live: Judging, collected: str, number: int
 ) -> None:
     terminal = sit_down()
     judge_soundly(terminal, items=2)
@@ -279,7 +277,7 @@ def test_the_terminal_is_given_back_after_a_signal_and_answers_are_stored(
     assert len(sitting_of(live, collected).answers) == 2
 
 
-def test_a_window_that_is_closed_loses_nothing(sit_down: Open, live: LiveJudging, collected: str) -> None:
+def test_a_window_that_is_closed_loses_nothing(sit_down: Open, live: Judging, collected: str) -> None:
     terminal = sit_down()
     judge_soundly(terminal, items=2)
     terminal.wait_for("3 of")
@@ -307,7 +305,7 @@ def test_control_z_gives_the_terminal_back_and_it_goes_on_after(sit_down: Open) 
 
 
 def test_a_sitting_that_was_closed_meanwhile_says_so_and_gives_the_terminal_back(
-    sit_down: Open, live: LiveJudging, collected: str
+    sit_down: Open, live: Judging, collected: str
 ) -> None:
     terminal = sit_down()
     judge_soundly(terminal, items=1)
@@ -328,14 +326,19 @@ def test_without_a_terminal_the_file_is_offered(cli: Cli, collected: str) -> Non
 
 
 @dataclass(frozen=True)
-class _Slow(LiveJudging):
+class _Slow(Judging):
     """Waits for a sign before it stores; the first times the server is away."""
 
-    go: threading.Event
-    failures: list[TrackingUnavailable]
+    go: threading.Event = field(default_factory=threading.Event)
+    failures: list[TrackingUnavailable] = field(default_factory=list[TrackingUnavailable])
 
     def submit(
-        self, token: str, answers: Mapping[str, Answer], *, experiment: str, keep_open: bool = False
+        self,
+        token: str,
+        answers: Mapping[str, Answer] | MakeAnswers,
+        *,
+        experiment: str,
+        keep_open: bool = False,
     ) -> LiveSitting:
         assert self.go.wait(60)
         if self.failures:
@@ -343,12 +346,12 @@ class _Slow(LiveJudging):
         return super().submit(token, answers, experiment=experiment, keep_open=keep_open)
 
 
-def test_nothing_is_shown_as_stored_before_it_is(live: LiveJudging, collected: str) -> None:
+def test_nothing_is_shown_as_stored_before_it_is(live: Judging, collected: str) -> None:
     sitting = opened(live, collected, SittingRequest("anna"))
     first, second = sitting.waiting[:2]
     go = threading.Event()
     away = TrackingUnavailable("the server is away")
-    slow = _Slow(live.judging, go, [away])
+    slow = _Slow(live.tracking, live.stamps, live.locks, go=go, failures=[away])
     storing = Storing(slow, sitting, wake=lambda: None)
     storing.put(first.id, answer(first, 2))
     storing.put(second.id, answer(second))
@@ -360,11 +363,12 @@ def test_nothing_is_shown_as_stored_before_it_is(live: LiveJudging, collected: s
     assert live.look(sitting.token, experiment=collected).answers[first.id] == answer(first, 4)
 
 
-def test_answers_that_cannot_be_stored_are_counted(live: LiveJudging, collected: str) -> None:
+def test_answers_that_cannot_be_stored_are_counted(live: Judging, collected: str) -> None:
     sitting = opened(live, collected, SittingRequest("anna"))
     go = threading.Event()
     go.set()
-    slow = _Slow(live.judging, go, [TrackingUnavailable("the server is away") for _ in range(9)])
+    away = [TrackingUnavailable("the server is away") for _ in range(9)]
+    slow = _Slow(live.tracking, live.stamps, live.locks, go=go, failures=away)
     storing = Storing(slow, sitting, wake=lambda: None)
     for item in sitting.waiting[:3]:
         storing.put(item.id, answer(item))

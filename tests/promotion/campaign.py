@@ -15,7 +15,7 @@ from tests.support.sheets import REFERENCES
 from tests.support.templates import Place, copy_or_make, rename_pack
 from tipbench.clock import Stamps, make_stamps
 from tipbench.grid import Cell
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.pack import builtin_pack, parse_pack
 from tipbench.promotion.gate import Gate

@@ -18,8 +18,8 @@ from tipbench.bench.sittings import Answer, KeyItem, Spent
 from tipbench.clock import Stamps
 from tipbench.grid import Cell
 from tipbench.judging.auto.graders import FREE, Grader, JudgeModel
-from tipbench.judging.auto.run import AutoSitting, AutoSittings
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.auto.run import AutoSitting, sit_down
+from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.promotion.gate import Gate, GateQuestion
 from tipbench.promotion.promote import Promoting
@@ -112,15 +112,16 @@ class StoredCampaign:
 
     def judge_automatically(self) -> None:
         """One sitting over everything; what it would ask a model the simulator answers."""
-        desk = AutoSittings(self.judging, self.experiment)
         judge = JudgeModel(
             name="scripted:judge", digest="d", pinned=True, price=FREE, patient=False, open=_nobody
         )
-        sitting = desk.sit_down(judge)
+        sitting = sit_down(self.judging, judge, experiment=self.experiment)
         assert sitting is not None
         answers = {item.id: self._answer(sitting, item) for item in sitting.key.items}
-        desk.store(sitting.token, answers, ledger="simulated", spent=Spent())
-        assert desk.close(sitting.token).state == "accepted"
+        self.judging.submit_auto(
+            sitting.token, answers, experiment=self.experiment, ledger="simulated", spent=Spent()
+        )
+        assert self.judging.release(sitting.token, experiment=self.experiment).state == "accepted"
 
     def _answer(self, sitting: AutoSitting, item: KeyItem) -> Answer:
         found = sitting.items.read(item)

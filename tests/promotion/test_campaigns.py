@@ -15,7 +15,7 @@ from tests.promotion.campaign import Campaign, judge_sheet, levelled_engine, mak
 from tests.support.official import MlflowClient
 from tests.support.scripted import make_model
 from tipbench.bench.champions import entry_name
-from tipbench.errors import ModelMissing
+from tipbench.errors import ChampionMissing, ModelMissing
 from tipbench.grid import add_champion
 from tipbench.promotion.gate import make_arm
 from tipbench.records import Model
@@ -205,14 +205,18 @@ def test_collect_adds_the_champion(campaign: Campaign) -> None:
     def missing(name: str) -> Model:
         raise ModelMissing(f"no model {name!r}")
 
-    assert add_champion(others, arm, find_model=missing, report=said.append) == others
-    assert "left out: no model 'old'" in said[-1]
     changed_weights = arm.model_copy(update={"model_digest": "sha256:else"})
-    assert add_champion(others, changed_weights, find_model=find, report=said.append) == others
-    assert "other weights" in said[-1]
     elsewhere = arm.model_copy(update={"template": "For {{somebody}} else"})
-    assert add_champion(others, elsewhere, find_model=find, report=said.append) == others
-    assert "do not have" in said[-1]
+    for champion, finder, why in (
+        (arm, missing, "no model 'old'"),
+        (changed_weights, find, "'old' are other weights here"),
+        (elsewhere, find, "these scenarios do not have"),
+    ):
+        with pytest.raises(
+            ChampionMissing, match=f"the champion old[+]v1 cannot be asked: .*{why}"
+        ) as refused:
+            add_champion(others, champion, find_model=finder, report=said.append)
+        assert (refused.value.exit_code, "--without-champion" in refused.value.hint) == (2, True)
     assert levelled_engine(campaign.levels).find_model("old").digest == arm.model_digest
 
 

@@ -15,6 +15,7 @@ from tests.conftest import Cli
 from tests.judging.auto_asking import auto
 from tests.judging.counting_judge import CountingJudge
 from tests.promotion.campaign import Campaign, make_pack
+from tests.support.experiments import set_aside
 from tipbench.pack import parse_pack
 from tipbench.tracking import Tracking
 
@@ -145,7 +146,8 @@ def test_mixed_contents_and_a_champion_outside_the_grid(bench: Bench) -> None:
     outside = bench.gate(elsewhere, code=4, failed=["champion"])
     assert "old+v1 has no cell in this experiment" in outside["rules"][0]["detail"]
     files = made.pack.files | {"prompts/v1.md": made.pack.files["prompts/v1.md"] + "\nBe brief.\n"}
-    replace(made, pack=parse_pack(files)).collect()
+    with set_aside(made.tracking, made.experiment):
+        replace(made, pack=parse_pack(files)).collect()
     mixed = bench.cli("compare", *bench.where(made), "--json")
     assert (mixed.code, mixed.out, "tipbench collect retire" in mixed.err) == (1, "", True), mixed.err
     bench.gate(made, code=3, failed=["contents"])

@@ -7,11 +7,12 @@ from threading import Barrier, Thread
 import pytest
 
 from tests.promotion.campaign import LAZY_ONLY, Campaign, make_pack
+from tests.support.experiments import set_aside
 from tipbench.bench.champions import GATE_FILE, read_chain
 from tipbench.bench.plans import GateRule, StoredPlan, claim_look, find_plan, look_write, make_terms
 from tipbench.bench.sittings import Decision
 from tipbench.errors import NoChampion, TrackingRefused, UsageError
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.pack import parse_pack
 from tipbench.promotion.gate import GateQuestion
 from tipbench.promotion.rules import GateReport, compute_look, freeze
@@ -234,12 +235,13 @@ def test_a_forced_promotion_keeps_the_gates_answer_and_spends_nothing(campaign: 
 
 
 def test_without_the_auto_tier_no_look_is_spent_where_both_are_asked_for(campaign: Campaign) -> None:
-    campaign.gate(GateSettings(require="both")).plan(GateQuestion(campaign.experiment))
+    planned = campaign.gate(GateSettings(require="both")).plan(GateQuestion(campaign.experiment))
+    assert any("none has judged yet" in remark for remark in planned.remarks), "said before judging"
     campaign.judge()
     for settings in (GateSettings(require="both"), LAZY_ONLY):
         report = ask(campaign, settings=settings)
         assert (report.exit_code, failed(report), report.require) == (4, ["auto tier"], "both")
-        assert "Blocked: no automatic judge" in report.remarks[0]
+        assert "this plan keeps its own" in report.remarks[0]
         assert "gate.require" in report.remarks[0]
         assert "judge --auto" in report.remarks[0]
     assert plan_of(campaign).taken == {}
@@ -296,7 +298,8 @@ def test_a_champion_outside_the_grid_and_mixed_contents_are_named(
     assert "tipbench collect" in report.remarks[0]
     changed = make_pack(campaign.pack.name, prompts=("v1",))
     files = changed.files | {"prompts/v1.md": changed.files["prompts/v1.md"] + "\nBe brief.\n"}
-    replace(campaign, pack=parse_pack(files)).collect()
+    with set_aside(tracking, campaign.experiment):
+        replace(campaign, pack=parse_pack(files)).collect()
     mixed = ask(campaign)
     assert (mixed.exit_code, failed(mixed)) == (3, ["contents"])
     assert "retire" in mixed.remarks[0]

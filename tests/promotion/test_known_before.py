@@ -9,12 +9,14 @@ import pytest
 from tests.conftest import Cli
 from tests.promotion.campaign import LAZY_ONLY, Campaign, make_pack
 from tests.support.experiments import compare_experiment
+from tests.support.official import MlflowClient
 from tests.support.scripted import make_model
 from tests.support.templates import rename_pack
+from tipbench.bench.champions import read_arm, read_chain
 from tipbench.bench.plans import PlanFacts
 from tipbench.errors import JudgedEnough, UsageError
 from tipbench.improve.state import check_challenge
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.pack import parse_pack
 from tipbench.promotion.gate import GateQuestion, make_arm
 from tipbench.promotion.rules import GateReport
@@ -122,3 +124,16 @@ def test_nothing_is_generated_that_the_gate_could_say_nothing_about(campaign: Ca
     with pytest.raises(UsageError, match="4 scenarios are too few: the gate needs 5"):
         check_challenge(cells, champion, 5)
     assert make_model("old").digest == champion.model_digest
+
+
+@pytest.mark.parametrize("text", ["{}", None])
+def test_a_board_is_shown_also_where_nobody_can_tell_who_is_champion(
+    campaign: Campaign, mlflow_url: str, text: str | None
+) -> None:
+    promotion = read_chain(campaign.tracking, campaign.pack.name).promotions[-1]
+    arm = read_arm(campaign.tracking, promotion).model_dump_json().replace('"v1"', '"v2"')
+    official = MlflowClient(tracking_uri=mlflow_url, registry_uri=mlflow_url)
+    official.log_text(promotion.run.run_id, text or arm, "arm.json")
+    board = compare_experiment(campaign.tracking, campaign.experiment, by="arm")
+    assert len(board.standings) == 3
+    assert any("who is champion cannot be read: 'arm.json'" in remark for remark in board.remarks)

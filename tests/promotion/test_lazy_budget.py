@@ -92,3 +92,16 @@ def test_an_arm_that_only_the_automatic_judge_favours_by_three_points_is_not_pro
     refused = cli("promote", "--experiment", campaign.experiment, "--json")
     gate = refused.json()["gate"]
     assert (refused.code, [r["name"] for r in gate["rules"] if not r["passed"]]) == (3, ["lazy tier"])
+
+
+def test_a_budget_too_small_for_the_gate_is_one_block_in_each_scenario_that_it_needs(
+    cli: Cli, campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIPBENCH_GATE_VERDICTS", "6")
+    where = ("--experiment", campaign.experiment)
+    assert cli.ok("gate", *where, "--plan", "--json").json()["budget"] == 12
+    cli.ok("judge", *where, "--export", "sheet.json")
+    judge_sheet(Path("sheet.json"), score_of=SAME)
+    cli.ok("judge", "--apply", "sheet.json")
+    decided = cli("gate", *where, "--json")
+    assert (decided.code, decided.json()["look"], decided.json()["looked_at"]) == (3, 3, 12), decided.out

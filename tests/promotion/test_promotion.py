@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.conftest import Cli
 from tests.promotion.campaign import Campaign, make_pack
 from tests.support.official import MlflowClient
 from tipbench.bench.champions import (
@@ -252,3 +253,52 @@ def test_there_is_one_first_champion(arms: Campaign, tracking: Tracking, tmp_pat
     forced = here.promoting().force("m2+v3", experiment=here.experiment, reason=WHY).champion
     assert forced is not None
     assert (forced.how, forced.reason, forced.by) == ("forced", WHY, "the test")
+
+
+def point_to_itself(client: MlflowClient, end: str, first: str) -> str:
+    return end
+
+
+def point_back(client: MlflowClient, end: str, first: str) -> str:
+    return first
+
+
+def point_to_a_stranger(client: MlflowClient, end: str, first: str) -> str:
+    return client.create_run(client.get_run(end).info.experiment_id).info.run_id
+
+
+def point_nowhere(client: MlflowClient, end: str, first: str) -> str:
+    return "not-a-run"
+
+
+@pytest.mark.parametrize("point", [point_to_itself, point_back, point_to_a_stranger, point_nowhere])
+def test_a_chain_that_somebody_else_wrote_into_is_named_and_begun_again(
+    cli: Cli, fresh: Campaign, mlflow_url: str, point: Callable[[MlflowClient, str, str], str]
+) -> None:
+    crown(fresh, "m1+v3")
+    crown(fresh, "m2+v3")
+    first, end = (each.run.run_id for each in read_chain(fresh.tracking, fresh.pack.name).promotions)
+    client = MlflowClient(tracking_uri=mlflow_url, registry_uri=mlflow_url)
+    client.log_param(end, SUCCESSOR, point(client, end, first))
+    pack = str(fresh.write_pack(fresh.home / "pack"))
+    told = cli("champion", "--pack", pack)
+    assert (told.code, f"champions of {fresh.pack.name!r} cannot be followed" in told.err) == (1, True), told
+    assert f"tipbench mlflow repair --champion {fresh.pack.name} --reason" in told.err
+
+    cli.ok("mlflow", "repair", "--champion", fresh.pack.name, "--reason", WHY)
+    assert read_chain(fresh.tracking, fresh.pack.name).promotions == ()
+    crown(fresh, "m3+v3")
+    assert [each.facts.arm for each in read_chain(fresh.tracking, fresh.pack.name).promotions] == ["m3+v3"]
+    client.delete_prompt(entry_name(fresh.pack.name))
+    assert settled(fresh).arm.name == "m3+v3", "the new chain is found again, not the broken one"
+    again = cli("mlflow", "repair", "--champion", fresh.pack.name, "--reason", WHY)
+    assert (again.code, "nothing to repair" in again.err) == (2, True)
+
+
+def test_a_new_chain_needs_a_reason_and_nothing_else(cli: Cli) -> None:
+    for words in (
+        ("--champion", "tip"),
+        ("--reason", WHY),
+        ("--champion", "tip", "--reason", WHY, "--dry-run"),
+    ):
+        assert cli("mlflow", "repair", *words).code == 2

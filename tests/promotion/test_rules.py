@@ -1,10 +1,13 @@
 """The rules on frozen lists: every rule can fail by itself, and nothing is invented."""
 
+import io
 from collections.abc import Callable
 from random import Random
 
 import pytest
+from rich.console import Console
 
+from tests.ranking.evidence import Levels, make_evidence
 from tipbench.bench.plans import (
     Frozen,
     FrozenArm,
@@ -14,8 +17,12 @@ from tipbench.bench.plans import (
     GateRule,
     LookResult,
     PlanFacts,
+    make_terms,
 )
-from tipbench.promotion.rules import compute_look
+from tipbench.pack import builtin_pack
+from tipbench.promotion.rules import GateReport, NextLook, compute_look, freeze
+from tipbench.settings import GateSettings, Require
+from tipbench.show.terminal import print_gate
 
 PLAN = PlanFacts(champion="old+v", arm_hash="h", budget=48, looks=(0.5, 1.0), alpha=0.05, counted=0)
 LAST = 1
@@ -151,6 +158,11 @@ def test_latency_is_a_budget_that_somebody_sets_measured_by_the_tip_with_its_spr
     ):
         terms: dict[str, object] = {"latency_ratio": ratio, "latency_seconds": seconds}
         assert failed(look(timed(frozen(better, terms=terms)))) == ["latency"] * refused
+    slow = timed(frozen(better, terms={"latency_ratio": 2.0, "latency_seconds": 5.0}))
+    unknown = {"tip_seconds": None, "latency_seconds": None}
+    arms = tuple(arm.model_copy(update=unknown if arm.arm == "old+v" else {}) for arm in slow.arms)
+    refused_alone = look(slow.model_copy(update={"arms": arms}))
+    assert failed(refused_alone) == ["latency"], "a limit in seconds needs no champion to compare with"
     busy = rule_of(look(timed(frozen(better), loaded=3)), "latency")
     assert "the machine was loaded in 3 of 8 of its cells and 0 of 8 of the champion's" in busy.detail
 
@@ -218,3 +230,41 @@ def test_an_early_look_at_a_close_race_decides_nothing_and_the_last_one_says_no(
 
     assert look(frozen(close), 0).best.answer == "undecided"
     assert look(frozen(close), 1).best.answer == "no"
+
+
+@pytest.mark.parametrize("require", ["agree", "both"])
+def test_the_automatic_judge_counts_empty_slots_at_the_gate_as_on_its_own_board(require: Require) -> None:
+    """The champion's few answers are a little better, and every second one is missing."""
+    given: Levels = {"old": [[4, 5, 0, 0], [5, 4, 0, 0]] * 4, "new": [[4, 4, 3, 4], [4, 3, 4, 4]] * 4}
+    seen = {arm: [[level for level in slots if level] for slots in cells] for arm, cells in given.items()}
+    frozen_list = freeze(
+        make_evidence(given, auto=seen),
+        champion="old+v1",
+        pack=builtin_pack(),
+        terms=make_terms(GateSettings(), require),
+    )
+    best = compute_look(frozen_list, plan=PLAN, look=LAST).best
+    assert (best.answer, best.promoted, best.tiers) == ("promote", "new+v1", ("lazy", "auto"))
+    assert best.auto_difference is not None
+    assert best.auto_difference > 3.0
+    # A look that was frozen before goes by what it froze.
+    before = compute_look(frozen_list.model_copy(update={"auto_cells": None}), plan=PLAN, look=LAST).best
+    assert [rule.name for rule in before.rules if not rule.passed] == ["auto tier"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "says"),
+    [
+        ((), "Look 1 has its 30 verdicts: tipbench gate --experiment tips takes it."),
+        ((GateRule(name="auto tier", passed=False, detail="none has judged"),), "Not decided: auto tier."),
+    ],
+)
+def test_a_look_that_has_its_verdicts_asks_for_none(rules: tuple[GateRule, ...], says: str) -> None:
+    report = GateReport(
+        experiment="tips", pack="p", champion="old+v", version=1, champion_run="r", against="champion",
+        asked_for=None, answer="undecided", counted=30, budget=60, looks=(0.5, 1.0), alpha=0.05, rules=rules,
+        next_look=NextLook(look=1, at=30, missing=0, waiting=30, blocks={"s1": 2}),
+    )  # fmt: skip
+    shown = io.StringIO()
+    print_gate(report, Console(file=shown, width=200))
+    assert shown.getvalue().splitlines()[-1] == says

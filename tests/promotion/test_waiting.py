@@ -1,16 +1,21 @@
 """When a pipeline goes on, and which cells are collected for the champion alone."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Cli
+from tests.improve.scripted_server import MODEL, ScriptedServer, run_server
 from tests.promotion.campaign import Campaign, judge_sheet
 from tests.support.scripted import make_model
 from tipbench.bench.sittings import Decision
-from tipbench.errors import ModelMissing
+from tipbench.engines.weights import KNOWN_WEIGHTS
+from tipbench.errors import ChampionMissing, ModelMissing
 from tipbench.grid import champion_alone
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.promotion.gate import GateQuestion, make_arm
 from tipbench.records import Model
 from tipbench.settings import Settings
@@ -122,8 +127,42 @@ def test_the_champion_alone(campaign: Campaign, tmp_path: Path) -> None:
     def missing(name: str) -> Model:
         raise ModelMissing(f"no model {name!r}")
 
-    assert champion_alone(settings, arm, find_model=missing, report=said.append) == []
-    assert "left out: no model 'old'" in said[-1]
+    with pytest.raises(ChampionMissing, match="no model 'old'"):
+        champion_alone(settings, arm, find_model=missing, report=said.append)
+
+
+def test_a_champion_named_by_its_path_is_found_again_and_one_that_is_not_found_stops_the_collect(
+    cli: Cli,
+    base: tuple[str, Path],
+    models_folder: Path,
+    experiment_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (cli.home / "models").unlink()
+    weights = models_folder / KNOWN_WEIGHTS["smollm2"].file_name
+    shutil.copytree(base[1], "pack")
+    manifest = Path("pack", "pack.toml")
+    manifest.write_text(manifest.read_text().replace('name = "tip"', f'name = "{experiment_name}"', 1))
+    asked = ("collect", "--prompts", "v1", "--n-tips", "3", "--pack", "pack", "--experiment")
+    cli.ok(*asked, experiment_name, "--models", str(weights), "--reuse-from", base[0])
+    champion = f"{weights.stem}+v1"
+    cli.ok("promote", "--experiment", experiment_name, "--initial", champion, "--reason", "in use")
+    with run_server(ScriptedServer(lambda prompt: 9.0)) as server:
+        monkeypatch.setenv("TIPBENCH_OPENAI_URL", server.url)
+        monkeypatch.setenv("TIPBENCH_OPENAI_LOCAL", "false")
+        later = (*asked, f"{experiment_name}-later", "--models", MODEL)
+        found = cli.ok(*later, "--dry-run", "--json")
+        assert found.json()["models"] == sorted([weights.stem, MODEL])
+        assert f"the champion {champion} is added: 2 cells" in found.err
+        # As on another machine, where nobody has used that file.
+        (cli.home / "digests.json").unlink()
+        refused = cli(*later)
+        assert (refused.code, server.generated) == (2, 0), refused.out
+        assert f"the champion {champion} cannot be asked: unknown model {weights.stem!r}" in refused.err
+        assert "a link in the models folder will do" in refused.err
+        assert cli("collect", "--only-champion", *later[1:]).code == 2
+        cli.ok(*later, "--without-champion")
+        assert server.generated == 2
 
 
 def test_a_pack_without_a_champion_has_nothing_to_collect_for_it(cli: Cli, campaign: Campaign) -> None:

@@ -22,7 +22,7 @@ from tipbench.engines.protocol import Schema
 from tipbench.grid import Cell
 from tipbench.judging.auto.graders import FREE, Graded, Grader, JudgeModel
 from tipbench.judging.auto.run import AutoJudging, AutoOrder, AutoOutcome
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.pack import parse_pack
 from tipbench.records import Options, Pack, Sampling

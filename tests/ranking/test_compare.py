@@ -17,6 +17,7 @@ from tests.ranking.campaign import (
     open_judging,
 )
 from tests.ranking.conftest import Campaign
+from tests.support.fault_proxy import FaultProxy
 from tests.support.official import MlflowClient, official_client_at, search_official
 from tipbench.bench.bench import read_bench
 from tipbench.clock import make_stamps
@@ -160,6 +161,17 @@ def test_a_page_that_cannot_be_written_and_two_outlets_at_once_are_refused(
     outcome = cli("compare", "--experiment", campaign.experiment, "--html", "nowhere/report.html")
     assert (outcome.code, "cannot be written" in outcome.err) == (1, True)
     assert cli("compare", "--json", "--markdown", "--experiment", campaign.experiment).code == 2
+
+
+def test_for_a_page_the_experiment_is_opened_once(cli: Cli, campaign: Campaign, mlflow_url: str) -> None:
+    def count_looked_up(*more: str) -> int:
+        with FaultProxy(mlflow_url) as proxy:
+            cli("compare", "--experiment", campaign.experiment, "--mlflow-url", proxy.url, *more)
+        return sum("experiments/get-by-name" in line for line in proxy.requests)
+
+    alone = count_looked_up()
+    assert alone > 0
+    assert count_looked_up("--html", "report.html") == alone + 1, "the gate asks for the champions, no more"
 
 
 def test_by_model_and_by_prompt_have_a_page_too(cli: Cli, campaign: Campaign) -> None:

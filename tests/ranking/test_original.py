@@ -140,7 +140,7 @@ def test_what_cannot_be_read_is_named_and_counted(cli: Cli, original: Original) 
     other = original.add(*arm, "ben-evening", tags={"rubric": "tip-v9"})
     original.log({}, {"model": "m"}, {"loss": 1.0})
     told = cli.ok("import", "--experiment", original.name).out
-    assert f"left out, 1 runs: an older run of the same cell: {older}" in told
+    assert f"left out, 1 runs: another run of the same cell is newer, or was judged: {older}" in told
     assert f"holds a candidate that can be read: {broken}" in told
     assert "no param names the model and the prompt and the scenario (its params: who)" in told
     assert nameless in told
@@ -178,6 +178,21 @@ def test_what_is_judged_later_there_comes_with_the_next_import(cli: Cli, origina
     board = cli("compare", "--experiment", first["experiment"], "--json").json()
     assert means(board) == {"m+v1": 11.0}
     assert cli.ok("import", "--experiment", original.name, "--json").json()["new_scores"] == 0
+
+
+def test_scores_of_texts_that_were_generated_again_are_not_given_to_those_that_were_imported(
+    cli: Cli, original: Original
+) -> None:
+    original.create()
+    original.add("m", "v1", "anna")
+    into = cli.ok("import", "--experiment", original.name, "--json").json()["experiment"]
+    original.add("m", "v1", "anna", scores=score(4))
+    again = cli.ok("import", "--experiment", original.name, "--json").json()
+    assert (again["new_cells"], again["new_scores"]) == (0, 0)
+    assert any("1 cells were generated again since" in remark for remark in again["remarks"])
+    assert means(cli("compare", "--experiment", into, "--json").json()) == {"m+v1": None}
+    anew = cli.ok("import", "--experiment", original.name, "--into", f"{into}-anew", "--json").json()
+    assert (anew["new_cells"], anew["new_scores"]) == (1, 1)
 
 
 def test_a_refused_sitting_takes_its_scores_off_the_board(cli: Cli, original: Original) -> None:

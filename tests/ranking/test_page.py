@@ -45,7 +45,8 @@ def campaign_page(campaign: Campaign, tmp_path_factory: pytest.TempPathFactory) 
     bench = read_bench(campaign.tracking, campaign.experiment, stamps=make_stamps())
     path = tmp_path_factory.mktemp("page") / "report.html"
     gate = Gate(campaign.tracking, make_stamps(), GateSettings()).preview(bench)
-    path.write_text(make_page(compare_bench(bench, "arm"), read_details(bench), gate), encoding="utf-8")
+    report = compare_bench(bench, "arm")
+    path.write_text(make_page(report, read_details(bench, report), gate), encoding="utf-8")
     return path
 
 

@@ -8,8 +8,7 @@ import pytest
 from tests.judging.hostile import acting, hostile_texts
 from tests.ranking.evidence import CASES, CLEAR, make_evidence, report_of
 from tipbench.bench.sittings import SittingState, StoredDrift
-from tipbench.judging.judges import JudgeSitting
-from tipbench.judging.status import SittingLine
+from tipbench.judging.status import JudgeSitting, SittingLine
 from tipbench.policies.simulation.report import Curve, PolicyResult, RegretInterval, SimulationReport
 from tipbench.promotion.history import History, LevelLine, PromotionLine
 from tipbench.ranking.records import Side

@@ -73,7 +73,7 @@ def test_the_gate_counts_the_first_simulation_of_the_plan_and_tells_how_many_wer
 
 
 def test_what_a_plan_fixes_cannot_be_given_again_and_what_was_seen_cannot_be_planned(
-    campaign: Campaign, tmp_path: Path
+    campaign: Campaign, tracking: Tracking, tmp_path: Path
 ) -> None:
     command = campaign.plan()
     for option in (("--seed", "3"), ("--profile-effect", "2"), ("--users", "30"), ("--policies", "linucb")):
@@ -93,6 +93,10 @@ def test_what_a_plan_fixes_cannot_be_given_again_and_what_was_seen_cannot_be_pla
     assert (same.code, "egreedy-v1 is the active policy" in same.err) == (2, True), same.err
     unknown = campaign.cli("policies", "simulate", "--plan", "nobody", *campaign.where)
     assert (unknown.code, "has no plan 'nobody'" in unknown.err) == (2, True), unknown.err
+    # Nothing can be claimed on a run that was deleted: said before anything is simulated.
+    tracking.delete_run(command[-3])
+    gone = campaign.cli(*command)
+    assert (gone.code, "Declare one" in gone.err) == (2, True), gone.err
 
 
 def test_a_later_plan_is_in_force_and_held_to_a_wider_interval(

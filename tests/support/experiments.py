@@ -1,6 +1,7 @@
 """Collecting without the command line, for fixtures that live longer than one test."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -15,6 +16,7 @@ from tipbench.ranking.records import By, Report
 from tipbench.records import Model
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
+from tipbench.tracking.runs import blank_write
 
 SMALL = ("collect", "--models", "smollm2", "--prompts", "v1", "--n-tips", "3")
 """What the experiment of the fixture `collected` was collected with."""
@@ -52,6 +54,26 @@ def collect_with(engine_of: Callable[[Model], Engine], cells: Sequence[Cell], *,
     assert not report.left_in_journal
     assert not report.refused
     return made
+
+
+@contextmanager
+def set_aside(tracking: Tracking, experiment: str) -> Generator[None]:
+    """Retires the cells of the experiment, and takes them back at the end.
+
+    What is collected in between may have other contents under the same names: so they are mixed afterwards.
+    """
+    stored = tracking.find_experiment(experiment)
+    cells = [run.run_id for run in tracking.read_runs(stored) if run.tags.get("tipbench.kind") == "cell"]
+
+    def tag(value: str) -> None:
+        for run_id in cells:
+            blank = blank_write(stored, make_stamps())
+            tracking.submit(blank.model_copy(update={"run_id": run_id, "tags": {"tipbench.retired": value}}))
+        assert not tracking.flush().left_in_journal
+
+    tag("set aside by a test")
+    yield
+    tag("")
 
 
 def shift_clock(by_ms: int) -> Stamps:

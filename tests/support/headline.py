@@ -13,7 +13,7 @@ from tipbench.clock import Stamps, make_stamps
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine
 from tipbench.grid import prepare_grid
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.pack import builtin_pack
 from tipbench.ranking.standings import Interval, Report

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.text_judge import judge_file
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.pack import builtin_pack
 from tipbench.settings import read_settings
 from tipbench.workbench import open_workbench

@@ -30,6 +30,18 @@ def eventually(
     return seen
 
 
+def find_processes(word: str) -> list[list[str]]:
+    """The command lines of all processes that hold this word."""
+    found: list[list[str]] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_text(errors="replace").split("\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # It has ended.
+        found += [words] if word in words else []
+    return found
+
+
 def stop_process(process_id: int) -> None:
     """Stops it with all its threads, and waits until they stand.
 

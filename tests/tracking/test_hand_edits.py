@@ -1,6 +1,8 @@
 """Whatever is edited by hand in MLflow: `compare` and `judge status` say what they say with --fresh."""
 
+import shutil
 import sqlite3
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -116,3 +118,50 @@ def test_a_cell_without_its_facts_is_named(cli: Cli, tracking: Tracking, experim
     client.delete_run(cell.run_id)
     without = cli("compare", "--experiment", experiment.name, "--json")
     assert (without.code, len(without.json()["standings"])) == (4, 1), "nothing is judged, one arm is left"
+
+
+def edit_artifact(tracking: Tracking, run: Run, file: str, old: str, new: str) -> None:
+    text = tracking.read_artifact(run, file)
+    assert old in text
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / Path(file).name
+        path.write_text(text.replace(old, new), encoding="utf-8")
+        put = MlflowClient(tracking.url).log_artifact  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        put(run.run_id, str(path), str(Path(file).parent).strip("."))
+
+
+PAIRS = ("export", "{}", "pairs.jsonl", "--pairs", "--min-margin", "0.01")
+BOARD = ("compare", "--experiment", "{}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "old", "new", "command"),
+    [
+        ("pack", "pack/pack.toml", "[", "# edited\n[", BOARD),
+        ("pack", "pack/rubric.md", "e", "ee", BOARD),
+        ("cell", "candidates.json", '"text": "', '"text": "edited ', PAIRS),
+        ("sitting", "key.json", '"slot":0', '"slot":1', (*BOARD, "--html", "page.html")),
+    ],
+    ids=["pack", "rubric", "candidates", "key"],
+)
+def test_an_edited_artifact_is_named_and_nothing_is_computed_from_it(
+    cli: Cli,
+    judged: str,
+    tracking: Tracking,
+    kind: str,
+    file: str,
+    old: str,
+    new: str,
+    command: tuple[str, ...],
+) -> None:
+    words = [word.format(judged) for word in command]
+    assert cli(*words).code != 1
+    for run in tracking.read_runs(tracking.find_experiment(judged), fresh=True):
+        if run.tags["tipbench.kind"] == kind:
+            edit_artifact(tracking, run, file, old, new)
+    # A machine that read the pack before keeps it by its hash, and goes on with it.
+    shutil.rmtree(cli.home / "cache")
+    refused = cli(*words)
+    assert refused.code == 1, refused.out + refused.err
+    assert "edited" in refused.err
+    assert file.partition("/")[0] in refused.err

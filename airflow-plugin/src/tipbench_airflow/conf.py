@@ -102,6 +102,11 @@ KEYS: dict[str, dict[str, Any]] = {
         "maxLength": 250,
         "description": "An automatic judge beside the other one; empty: none",
     },
+    "judge_agent": {
+        "default": False,
+        "type": "boolean",
+        "description": "Let the coding agent judge that the worker's own TIPBENCH_JUDGE_COMMAND starts",
+    },
     "until": {
         "default": "compare",
         "enum": ["compare", "gate", "promote"],
@@ -110,16 +115,8 @@ KEYS: dict[str, dict[str, Any]] = {
 }
 """Key → default, JSON Schema and description: names, types and defaults are those of `tipbench collect`."""
 
-COLLECT_KEYS = (
-    "prompts",
-    "n_tips",
-    "n_scenarios",
-    "temperature",
-    "seed",
-    "scenarios",
-    "judge_kind",
-    "max_model_b",
-)
+CONTENT_KEYS = ("prompts", "n_tips", "n_scenarios", "temperature", "seed", "scenarios")
+"""What decides, with the models and `diversity`, what is generated."""
 
 
 class ConfRefused(ValueError):
@@ -127,7 +124,7 @@ class ConfRefused(ValueError):
 
 
 def check_conf(conf: Conf, environ: Mapping[str, str]) -> None:
-    """What JSON Schema does not see: unknown keys, files instead of names, addresses nobody configured.
+    """What JSON Schema does not see: unknown keys, files for names, a judge or addresses nobody configured.
 
     Raises:
         ConfRefused: says which key, which value, and what would be right.
@@ -138,6 +135,8 @@ def check_conf(conf: Conf, environ: Mapping[str, str]) -> None:
     for name in split_models(conf["models"]):
         if name.startswith(("/", ".", "~")) or name.lower().endswith(".gguf"):
             raise ConfRefused(f"models: {name!r} is a file; give names from `tipbench models`")
+    if conf["judge_kind"] == "haiku" and not conf["judge_model"]:
+        raise ConfRefused("judge_kind: 'haiku' waits for an automatic judge; name it in judge_model")
     mlflow_arguments(conf, environ)
     ollama_arguments(conf, environ)
 
@@ -170,9 +169,15 @@ def collect_arguments(conf: Conf, part: Mapping[str, str], environ: Mapping[str,
         which = [f"--models={part['model']}", "--without-champion"]
     else:
         which = [f"--models={conf['models']}", "--only-champion"]
-    options = [f"--{key.replace('_', '-')}={conf[key]}" for key in COLLECT_KEYS]
-    diversity = "--diversity" if conf["diversity"] else "--no-diversity"
-    return ["collect", *which, *options, diversity, *ollama_arguments(conf, environ), *bench(conf, environ)]
+    how = [f"--judge-kind={conf['judge_kind']}", f"--max-model-b={conf['max_model_b']}"]
+    where = [*ollama_arguments(conf, environ), *bench(conf, environ)]
+    return ["collect", *which, *content_options(conf), *how, *where]
+
+
+def content_options(conf: Conf) -> list[str]:
+    """What every part is asked with."""
+    options = [f"--{key.replace('_', '-')}={conf[key]}" for key in CONTENT_KEYS]
+    return [*options, "--diversity" if conf["diversity"] else "--no-diversity"]
 
 
 def bench(conf: Conf, environ: Mapping[str, str]) -> list[str]:

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from tipbench_airflow.command import ANSWERS, Answer, run_tipbench
-from tipbench_airflow.conf import Conf, bench, collect_arguments, part_name
+from tipbench_airflow.conf import Conf, bench, collect_arguments, content_options, part_name
+
+
+def check_fits(conf: Conf) -> None:
+    """Refuses a run whose experiment holds other contents, before anything is generated."""
+    run_tipbench(
+        "collect", "check", f"--models={conf['models']}", *content_options(conf), *bench(conf, os.environ)
+    )
 
 
 def collect_part(conf: Conf, part: Mapping[str, str]) -> str:
@@ -42,6 +49,11 @@ def judge_automatically(conf: Conf) -> dict[str, Any]:
     """The automatic judge. One that may not judge (3) or may spend no more (4) has answered."""
     arguments = ("judge", "--auto", f"--judge-model={conf['judge_model']}", "--json")
     return _answer(run_tipbench(*arguments, *bench(conf, os.environ), passing=ANSWERS))
+
+
+def judge_with_agent(conf: Conf) -> dict[str, Any]:
+    """The worker's own coding agent. A sitting that does not count (3) and a rest (4) are answers."""
+    return _answer(run_tipbench("judge", "--agent", "--json", *bench(conf, os.environ), passing=ANSWERS))
 
 
 def compare(conf: Conf, *, run_id: str) -> dict[str, Any]:

@@ -40,7 +40,8 @@ def make_app(parts: Parts, *, hosts: frozenset[str] = LOOPBACK, dispatch: bool =
             parts.jobs,
             local=LocalProcess(parts.jobs, own_command(), home=parts.settings.home),
             airflow=parts.airflow,
-            is_judged=parts.mlflow.is_judged,
+            find_end=parts.mlflow.find_end,
+            count_waiting=parts.mlflow.count_waiting,
         )
         if dispatch:
             dispatcher.start()

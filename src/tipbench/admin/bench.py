@@ -19,11 +19,12 @@ from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.champions import EXPERIMENT as CHAMPIONS
 from tipbench.bench.evidence import CountedVerdict, Evidence, read_evidence
+from tipbench.bench.foreign import read_foreign
 from tipbench.bench.sittings import StoredSitting
 from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingRefused, TrackingUnavailable
 from tipbench.inert import make_inert
 from tipbench.jobs.records import NotThere
-from tipbench.ranking.compare import compare_bench, find_sides
+from tipbench.ranking.compare import compare_bench, find_sides, report_foreign
 from tipbench.ranking.records import BoardTier, By, Report
 from tipbench.records import Record, Rubric
 from tipbench.show.charts import draw_standings, make_heat
@@ -481,6 +482,7 @@ def show_experiment(
         cells=view.lines(view.cells({"arm": chosen})),
         link=view.link,
         auto_judge=parts.settings.judge_model,
+        agent=parts.settings.judge_command is not None,
         cell_scores=_name_cell_scores(report),
     )
 
@@ -491,7 +493,7 @@ def _show_foreign(request: Request, user: User, parts: Parts, name: str, by: By)
     if foreign is None:
         return None
     try:
-        report = parts.mlflow.open().compare(name, by)
+        report = report_foreign(read_foreign(parts.mlflow.open().tracking, name), by)
     except ExperimentNotFound:
         report = None
     return render(

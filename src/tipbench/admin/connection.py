@@ -6,10 +6,14 @@ from contextlib import contextmanager
 
 from tipbench.bench.foreign import read_foreign
 from tipbench.clock import Stamps
-from tipbench.errors import ExperimentNotFound
+from tipbench.engines import open_engines
+from tipbench.errors import EngineError, ExperimentNotFound, Problems, UsageError
+from tipbench.grid import prepare_grid, stand_in
 from tipbench.ranking.records import BoardTier, By
+from tipbench.records import Model
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, open_tracking
+from tipbench.web import normalise_url
 from tipbench.workbench import Workbench
 
 FOREIGN = "tip-bench-"
@@ -82,16 +86,53 @@ class MlflowConnection:
 
     def leaderboard(self, name: str, by: By, tier: BoardTier) -> bytes:
         """What `tipbench compare --json` prints, byte by byte."""
-        report = self.open().compare(name, by, tier)
+        opened = self.open()
+        report = opened.compare(opened.find(name), by, tier)
         return (report.model_dump_json(indent=1) + "\n").encode()
 
-    def is_judged(self, name: str) -> bool:
-        """Whether nobody has to wait for judging of the experiment any more."""
+    def find_end(self, name: str) -> str | None:
+        """Why nobody has to wait for judging of the experiment any more; None while it goes on."""
         try:
-            return self.open().judging.find_end(name) is not None
-        except ExperimentNotFound:
+            return self.open().judging.find_end(name)
+        except ExperimentNotFound as gone:
             # Deleted while a job waited for it: its next step says so.
-            return True
+            return gone.message
+
+    def is_in_use(self, url: str) -> bool:
+        """Whether that is the address of this MLflow, be it set, found or managed.
+
+        Raises:
+            UsageError: it is no address.
+        """
+        return normalise_url(url, setting="mlflow_url") == self.open().tracking.url
+
+    def check_fits(self, settings: Settings) -> None:
+        """Refuses a run at once that its own collect would refuse. Models that are not here may come later.
+
+        Raises:
+            UsageError: the pack has no such prompt or scenarios.
+            ContentsDiffer: a name in the experiment would have two contents.
+        """
+        with open_engines(settings.model_copy(update={"ollama_serve": False}), report=print) as engines:
+
+            def find_model(name: str) -> Model:
+                try:
+                    return engines.admit(name)
+                except EngineError:
+                    return stand_in(name)
+
+            try:
+                cells = prepare_grid(settings, find_model=find_model)
+            except Problems as problems:
+                raise UsageError(problems.message) from problems
+        self.open().collecting.foresee(cells, experiment=settings.experiment)
+
+    def count_waiting(self, name: str) -> int:
+        """How many candidates wait for a lazy judge."""
+        try:
+            return self.open().judging.status(experiment=name).waiting
+        except ExperimentNotFound:
+            return 0
 
     def experiment_link(self, experiment: Experiment) -> str:
         """Where people see it in MLflow's own pages."""

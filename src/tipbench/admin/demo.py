@@ -28,7 +28,7 @@ from tipbench.grid import Cell
 from tipbench.jobs.orders import SimulateOrder
 from tipbench.judging.auto.graders import FREE, Graded, Grader, JudgeModel
 from tipbench.judging.auto.run import AutoOrder
-from tipbench.judging.handout import SittingRequest
+from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.judging.sheet import SheetItem
 from tipbench.pack import builtin_pack, select_scenarios

@@ -21,7 +21,8 @@ from tipbench.errors import (
 from tipbench.inert import make_inert
 from tipbench.jobs.records import NotThere
 from tipbench.jobs.store import RepeatedDifferently
-from tipbench.judging.tools import explain
+from tipbench.judging.agent import NoAgent
+from tipbench.judging.wire import explain
 from tipbench.records import Record
 
 STATUSES: tuple[tuple[type[TipbenchError], int, str], ...] = (
@@ -30,6 +31,7 @@ STATUSES: tuple[tuple[type[TipbenchError], int, str], ...] = (
     (ExperimentNotFound, 404, "not_found"),
     (NotThere, 404, "not_found"),
     (RepeatedDifferently, 409, "conflict"),
+    (NoAgent, 409, "conflict"),
     (TrackingUnavailable, 503, "mlflow_away"),
     (TrackingRefused, 400, "refused"),
     (UsageError, 400, "bad_request"),

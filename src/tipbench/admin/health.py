@@ -45,7 +45,7 @@ class HealthWatch:
     """
 
     def __init__(
-        self, checks: Mapping[str, Check], *, now_ms: Callable[[], int], limit_seconds: float = LIMIT_SECONDS
+        self, checks: Mapping[str, Check], *, now_ms: Callable[[], int], limit_seconds: float
     ) -> None:
         self._checks, self._now_ms, self._limit_seconds = checks, now_ms, limit_seconds
         self._asked: dict[str, Future[Finding]] = {}
@@ -112,7 +112,8 @@ ENGINES = frozenset({LLAMACPP, OLLAMA, OPENAI})
 
 def open_health(settings: Settings, jobs: JobStore) -> HealthWatch:
     """What a server with these settings needs."""
-    return HealthWatch(dict(_list_checks(settings, jobs)), now_ms=jobs.outbox.now_ms)
+    checks = dict(_list_checks(settings, jobs))
+    return HealthWatch(checks, now_ms=jobs.outbox.now_ms, limit_seconds=LIMIT_SECONDS)
 
 
 def _list_checks(settings: Settings, jobs: JobStore) -> Iterator[tuple[str, Check]]:

@@ -1,6 +1,7 @@
 """The API: runs and jobs, and whether all is there that they need."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Generic, Literal, Protocol, TypeVar
@@ -18,21 +19,26 @@ from tipbench.admin.failures import MARKED, REFUSALS, field_problems
 from tipbench.admin.health import HealthReport
 from tipbench.admin.panel import FRAGMENT, go, render
 from tipbench.admin.users import User
-from tipbench.errors import TipbenchError, UsageError
+from tipbench.errors import ContentsDiffer, TipbenchError, UsageError
 from tipbench.jobs.airflow.launcher import STEPS, order_conf
 from tipbench.jobs.orders import (
     ImproveOrder,
+    JudgeOrder,
     RunOrder,
     SimulateOrder,
+    agent_judge_step,
     auto_judge_step,
     check_addresses,
+    check_judge,
     improve_step,
     pipeline_steps,
     simulate_step,
 )
 from tipbench.jobs.records import Job, Kind, State, Where
 from tipbench.jobs.store import NewJob, read_piece, read_progress, read_tail
+from tipbench.judging.agent import find_agent
 from tipbench.records import Record
+from tipbench.run_keys import RUN_KEYS
 
 # Orders of users, made into jobs.
 
@@ -50,12 +56,20 @@ def order_run(order: RunOrder, *, user: User, parts: Parts, repeat_key: str | No
     """The whole pipeline as a job: here, or on Airflow if the settings say so.
 
     Raises:
-        UsageError: an address in it is not one the server was configured with.
+        UsageError: an address in it is not one the server was configured with, or nobody would judge it.
+        ContentsDiffer: the experiment holds other contents.
         RepeatedDifferently: the key was used for another order.
     """
+    request = order.model_dump_json()
+    if order.mlflow_url is not None and parts.mlflow.is_in_use(order.mlflow_url):
+        # The job finds it as this server did: what stands in the database need not be believed.
+        order = order.model_copy(update={"mlflow_url": None})
     check_addresses({"ollama_url": order.ollama_url, "mlflow_url": order.mlflow_url}, parts.settings)
+    check_judge(order, parts.settings)
     job_id = parts.stamps.new_id()
     if parts.airflow is None:
+        # On Airflow the first task says so: the models and the pack are there.
+        parts.mlflow.check_fits(order.over(parts.settings))
         conf = None
         steps = pipeline_steps(order, folder=parts.jobs.folder_of(job_id), settings=parts.settings)
     else:
@@ -67,30 +81,36 @@ def order_run(order: RunOrder, *, user: User, parts: Parts, repeat_key: str | No
         steps=steps,
         id=job_id,
         repeat_key=repeat_key,
-        request=order.model_dump_json(),
+        request=request,
         conf=conf,
     )
     return _add(new, user, parts)
 
 
-def order_judge(experiment: str, *, user: User, parts: Parts, repeat_key: str | None) -> Job:
-    """The automatic judge as a job.
+def order_judge(
+    order: JudgeOrder, experiment: str, *, user: User, parts: Parts, repeat_key: str | None
+) -> Job:
+    """The automatic judge, or the agent, as a job.
 
     Raises:
         NoAutoJudge: none is set.
+        NoAgent: none is set, or it cannot be started.
         ExperimentNotFound: there is no such experiment.
     """
-    if parts.settings.judge_model is None:
+    if order.tier == "lazy":
+        find_agent(parts.settings, os.environ)
+    elif parts.settings.judge_model is None:
         raise NoAutoJudge
     parts.mlflow.find(experiment)
+    lazy = order.tier == "lazy"
     new = NewJob(
         kind="judge",
         experiment=experiment,
         by=user.name,
-        steps=(auto_judge_step(experiment),),
+        steps=(agent_judge_step(experiment) if lazy else auto_judge_step(experiment),),
         id=parts.stamps.new_id(),
         repeat_key=repeat_key,
-        request=f"judge {experiment}",
+        request=f"{'agent' if lazy else 'judge'} {experiment}",
     )
     return _add(new, user, parts)
 
@@ -106,7 +126,7 @@ def order_improve(order: ImproveOrder, *, user: User, parts: Parts, repeat_key: 
         kind="improve",
         experiment=order.experiment,
         by=user.name,
-        steps=(improve_step(order, folder=parts.jobs.folder_of(job_id)),),
+        steps=(improve_step(order, folder=parts.jobs.folder_of(job_id), settings=parts.settings),),
         id=job_id,
         repeat_key=repeat_key,
         request=f"improve {order.model_dump_json()}",
@@ -142,6 +162,7 @@ def _add(new: NewJob, user: User, parts: Parts) -> Job:
 router = APIRouter(prefix="/api/bench", tags=["jobs"], responses=REFUSALS)
 
 LOOK_SECONDS = 0.5
+AUTO = JudgeOrder()
 RepeatKey = Annotated[
     str | None,
     Header(alias="Idempotency-Key", min_length=1, max_length=200, description="The same key, the same job."),
@@ -238,10 +259,14 @@ def start_run(user: Admin, parts: Server, order: RunOrder, repeat_key: RepeatKey
 
 @router.post("/judge/{experiment:name}", status_code=202, response_model=JobView)
 def start_judge(
-    user: Admin, parts: Server, experiment: ExperimentName, repeat_key: RepeatKey = None
+    user: Admin,
+    parts: Server,
+    experiment: ExperimentName,
+    order: JudgeOrder = AUTO,
+    repeat_key: RepeatKey = None,
 ) -> JobView:
-    """Start the automatic judge of the settings on everything it did not judge yet."""
-    return show_job(order_judge(experiment, user=user, parts=parts, repeat_key=repeat_key), parts)
+    """Start the automatic judge of the settings, or with the tier `lazy` their coding agent."""
+    return show_job(order_judge(order, experiment, user=user, parts=parts, repeat_key=repeat_key), parts)
 
 
 @router.post("/improve", status_code=202, response_model=JobView)
@@ -352,7 +377,14 @@ LOG_TAIL = 64 * 1024
 @pages.post("/judge-auto/{experiment:name}")
 def start_auto_judge(user: PageAdmin, parts: Server, experiment: ExperimentName) -> Response:
     """Starts the automatic judge."""
-    return go(f"/jobs/{order_judge(experiment, user=user, parts=parts, repeat_key=None).id}")
+    return go(f"/jobs/{order_judge(AUTO, experiment, user=user, parts=parts, repeat_key=None).id}")
+
+
+@pages.post("/judge-agent/{experiment:name}")
+def start_agent(user: PageAdmin, parts: Server, experiment: ExperimentName) -> Response:
+    """Starts the agent."""
+    lazy = JudgeOrder(tier="lazy")
+    return go(f"/jobs/{order_judge(lazy, experiment, user=user, parts=parts, repeat_key=None).id}")
 
 
 @pages.get("/jobs")
@@ -547,7 +579,9 @@ def _show(
         part=form.part,
         values=values,
         problems=problems or {},
+        keys=RUN_KEYS,
         auto_judge=parts.settings.judge_model,
+        agent=parts.settings.judge_command is not None,
     )
 
 
@@ -561,6 +595,9 @@ def _start(
         return _show(form, request, user, parts, values, field_problems(error))
     try:
         job = form.start(order, user=user, parts=parts, repeat_key=None)
+    except ContentsDiffer as error:
+        told = f"It holds other contents: {'; '.join(error.changes)}. Free is: {error.free_name}"
+        return _show(form, request, user, parts, values, {"experiment": told})
     except UsageError as error:
         return _show(form, request, user, parts, values, {"": error.message})
     if request.headers.get(FRAGMENT):

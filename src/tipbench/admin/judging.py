@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Form, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import Field, StrictBool, StrictInt
+from pydantic import Field, StrictBool
 
 from tipbench.admin.access import (
     Admin,
@@ -24,12 +24,19 @@ from tipbench.admin.failures import MARKED, REFUSALS
 from tipbench.admin.panel import FRAGMENT, address, go, render
 from tipbench.admin.users import User
 from tipbench.bench.sittings import Answer, Decision
-from tipbench.errors import JudgedEnough, SheetError, UsageError
-from tipbench.inert import make_inert
-from tipbench.judging.handout import SittingRequest
-from tipbench.judging.service import LiveSitting
+from tipbench.errors import JudgedEnough, SheetError
+from tipbench.judging.request import SittingRequest
+from tipbench.judging.sheet import LiveSitting
 from tipbench.judging.status import SittingLine, Status, sitting_line
-from tipbench.judging.tools import explain
+from tipbench.judging.wire import (
+    HandedItems,
+    SittingView,
+    SittingWishes,
+    Verdicts,
+    explain,
+    hand_items,
+    make_answers,
+)
 from tipbench.records import Record
 from tipbench.show.charts import draw_drift
 
@@ -37,74 +44,6 @@ router = APIRouter(prefix="/api/bench/judging", tags=["judging"], responses=REFU
 
 Token = Annotated[str, Path(min_length=1, max_length=100)]
 Reason = Annotated[str, Field(min_length=1, max_length=2_000, pattern=r"\S")]
-
-
-class SittingWishes(Record):
-    """What to hand out; without anything whatever waits. At most one of the three."""
-
-    next: StrictInt | None = Field(default=None, ge=1, le=1_000, description="So many items that decide.")
-    second_opinion: float | None = Field(
-        default=None, gt=0, le=100, description="Per cent of what others judged."
-    )
-    disagreements: StrictInt | None = Field(
-        default=None, ge=1, le=1_000, description="Automatic verdicts to check."
-    )
-
-
-class SittingView(Record):
-    """How far a sitting is; `sitting` is absent when nothing was handed out, and `state` says why."""
-
-    experiment: str
-    sitting: str | None
-    state: str
-    items: int = 0
-    answered: int = 0
-    remaining: int = 0
-    said: str = ""
-
-
-class ItemView(Record):
-    """One item under an id that means nothing elsewhere."""
-
-    item: str
-    scenario: dict[str, str | tuple[str, ...]]
-    text: str
-    flags: dict[str, bool]
-
-
-class ScaleView(Record):
-    """One scale of the rubric."""
-
-    lowest: int
-    highest: int
-
-
-class HandedItems(Record):
-    """The next items without a verdict, and what they are scored on."""
-
-    experiment: str
-    sitting: str
-    rubric: str
-    rubric_text: str
-    scales: dict[str, ScaleView]
-    flags: tuple[str, ...]
-    items: tuple[ItemView, ...]
-    remaining: int
-
-
-class SubmittedVerdict(Record):
-    """What the judge says of one item; flags only where the rubric decides otherwise than code did."""
-
-    item: str = Field(min_length=1, max_length=100)
-    scores: dict[str, StrictInt] = Field(max_length=50)
-    flags: dict[str, StrictBool] = Field(default_factory=dict[str, bool], max_length=50)
-    reason: str = Field(default="", max_length=4_000)
-
-
-class Verdicts(Record):
-    """Verdicts, as many as there are; a later one on the same item replaces the earlier."""
-
-    verdicts: tuple[SubmittedVerdict, ...] = Field(min_length=1, max_length=500)
 
 
 class Word(Record):
@@ -126,20 +65,14 @@ def open_sitting(
     user: Judge, parts: Server, experiment: ExperimentName, wishes: SittingWishes
 ) -> SittingView:
     """Your open sitting, else a new one."""
-    given = [name for name, wish in wishes.model_dump().items() if wish is not None]
-    if len(given) > 1:
-        raise UsageError(f"{' and '.join(given)} do not go together", hint="Ask for one of them.")
-    share = None if wishes.second_opinion is None else wishes.second_opinion / 100
-    request = SittingRequest(
-        user.name, sits="human", items=wishes.next, second_share=share, spots=wishes.disagreements
-    )
+    request = wishes.to_request(user.name, sits="human")
     try:
         sitting = parts.sittings.open(request, experiment=experiment)
     except JudgedEnough as enough:
         return SittingView(experiment=experiment, sitting=None, state="judged enough", said=enough.message)
     if sitting is None:
         return SittingView(experiment=experiment, sitting=None, state="nothing waits")
-    return show_sitting(sitting)
+    return SittingView.of(sitting)
 
 
 @router.get("/take/{sitting}/{experiment:name}", response_model=HandedItems, responses=MARKED)
@@ -152,9 +85,8 @@ def take_items(
     n: Annotated[int, Query(ge=1, le=500)] = 5,
 ) -> Response:
     """The next items of your sitting, and the rubric they are scored by."""
-    return answer_record(
-        request, show_items(parts.sittings.look(sitting, experiment=experiment, user=user), n)
-    )
+    found = parts.sittings.look(sitting, experiment=experiment, user=user)
+    return answer_record(request, hand_items(found, n))
 
 
 @router.post("/submit/{sitting}/{experiment:name}", response_model=SittingView)
@@ -163,10 +95,10 @@ def submit_verdicts(
 ) -> SittingView:
     """Store verdicts. If one is wrong it is named and nothing is stored. The last one closes the sitting."""
     stored = parts.sittings.submit(
-        sitting, lambda found: make_answers(given, found), experiment=experiment, user=user
+        sitting, lambda found: make_answers(given.verdicts, found), experiment=experiment, user=user
     )
     parts.boards.forget(experiment)
-    return show_sitting(stored)
+    return SittingView.of(stored)
 
 
 @router.post("/close/{sitting}/{experiment:name}", response_model=SittingView)
@@ -174,7 +106,7 @@ def close_sitting(user: Judge, parts: Server, sitting: Token, experiment: Experi
     """End your sitting before its last item: what is complete counts, the rest waits again."""
     closed = parts.sittings.close(sitting, experiment=experiment, user=user)
     parts.boards.forget(experiment)
-    return show_sitting(closed)
+    return SittingView.of(closed)
 
 
 @router.get("/status/{experiment:name}", response_model=Status, responses=MARKED)
@@ -221,63 +153,6 @@ def decide_sitting(parts: Parts, decision: Decision, experiment: str) -> Sitting
     parts.note(user, what, decision.sitting, {"experiment": experiment, "reason": decision.reason})
     parts.boards.forget(experiment)
     return sitting_line(found, parts.stamps.now_ms())
-
-
-def show_sitting(sitting: LiveSitting) -> SittingView:
-    """How far it is."""
-    return SittingView(
-        experiment=sitting.experiment,
-        sitting=sitting.token,
-        state=sitting.state,
-        items=len(sitting.section.items),
-        answered=len(sitting.answers),
-        remaining=len(sitting.waiting) if sitting.state == "open" else 0,
-    )
-
-
-def show_items(sitting: LiveSitting, n: int) -> HandedItems:
-    """The next items, inert."""
-    scenarios = {each.label: each.values for each in sitting.section.scenarios}
-    waiting = sitting.waiting if sitting.state == "open" else []
-    return HandedItems(
-        experiment=sitting.experiment,
-        sitting=sitting.token,
-        rubric=sitting.rubric.name,
-        rubric_text=sitting.rubric.text,
-        scales={
-            name: ScaleView(lowest=low, highest=high) for name, (low, high) in sitting.rubric.scales.items()
-        },
-        flags=sitting.rubric.flags,
-        items=tuple(
-            ItemView(
-                item=each.id, scenario=scenarios[each.scenario], text=make_inert(each.text), flags=each.flags
-            )
-            for each in waiting[:n]
-        ),
-        remaining=len(waiting),
-    )
-
-
-def make_answers(given: Verdicts, sitting: LiveSitting) -> dict[str, Answer]:
-    """Answers by item, with the computed flags where the judge says nothing.
-
-    Raises:
-        SheetError: an item stands twice.
-    """
-    computed = {item.id: item.flags for item in sitting.section.items}
-    answers: dict[str, Answer] = {}
-    for each in given.verdicts:
-        if each.item in answers:
-            raise SheetError(f"item {each.item!r} stands several times", hint="Nothing was stored.")
-        flags = {**computed.get(each.item, {}), **each.flags}
-        answers[each.item] = Answer(scores=_in_order(each.scores, sitting), flags=flags, reason=each.reason)
-    return answers
-
-
-def _in_order(scores: dict[str, int], sitting: LiveSitting) -> dict[str, int]:
-    """In the rubric's own order: the same answers are the same bytes."""
-    known = {name: scores[name] for name in sitting.rubric.scales if name in scores}
-    return known | {name: score for name, score in scores.items() if name not in known}
 
 
 # Pages: the judging desk, and the judges as instruments.

@@ -1,6 +1,6 @@
 """The judging desk: sittings in a browser or over the API. Whoever has one open is blind."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tipbench.admin.connection import MlflowConnection
@@ -9,8 +9,9 @@ from tipbench.bench.sittings import LIVE_LEASE_MS, Answer
 from tipbench.errors import TipbenchError
 from tipbench.jobs.records import Database, NotThere
 from tipbench.jobs.webhooks import WebhookQueue
-from tipbench.judging.handout import SittingRequest
-from tipbench.judging.service import LiveJudging, LiveSitting
+from tipbench.judging.request import SittingRequest
+from tipbench.judging.service import MakeAnswers
+from tipbench.judging.sheet import LiveSitting
 
 
 class StillBlind(TipbenchError):
@@ -39,7 +40,7 @@ class PanelSittings:
             JudgingClosed: a person ended judging.
         """
         with self.mlflow.writing() as opened:
-            sitting = LiveJudging(opened.judging).open(request, experiment=experiment)
+            sitting = opened.judging.open_sitting(request, experiment=experiment)
         if sitting is not None:
             self._remember(sitting, new=not sitting.answers)
         return sitting
@@ -50,12 +51,12 @@ class PanelSittings:
         Raises:
             NotThere: it is another judge's.
         """
-        return _check_owner(LiveJudging(self.mlflow.open().judging).look(token, experiment=experiment), user)
+        return _check_owner(self.mlflow.open().judging.look(token, experiment=experiment), user)
 
     def submit(
         self,
         token: str,
-        make_answers: Callable[[LiveSitting], Mapping[str, Answer]],
+        make_answers: MakeAnswers,
         *,
         experiment: str,
         user: User,
@@ -76,8 +77,7 @@ class PanelSittings:
             return make_answers(found)
 
         with self.mlflow.writing() as opened:
-            live = LiveJudging(opened.judging)
-            sitting = live.answer(token, make, experiment=experiment, keep_open=keep_open)
+            sitting = opened.judging.submit(token, make, experiment=experiment, keep_open=keep_open)
         # What is sent again after the close, because the reply was lost, was remembered then.
         if states == ["open"]:
             self._remember(sitting, new=False)
@@ -90,8 +90,9 @@ class PanelSittings:
             NotThere: it is another judge's.
         """
         with self.mlflow.writing() as opened:
-            self.look(token, experiment=experiment, user=user)
-            sitting = LiveJudging(opened.judging).close(token, experiment=experiment)
+            sitting = opened.judging.close(
+                token, experiment=experiment, check=lambda found: _check_owner(found, user)
+            )
         self._remember(sitting, new=False)
         return sitting
 

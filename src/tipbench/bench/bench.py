@@ -5,11 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tipbench.bench.cells import StoredCell, read_candidates, read_cells
+from tipbench.bench.cells import CANDIDATES_FILE, StoredCell, check_unchanged, read_candidates, read_cells
 from tipbench.bench.evidence import Evidence, read_evidence
 from tipbench.bench.packs import read_pack_files
 from tipbench.bench.scores import read_noise
-from tipbench.bench.sittings import KEY_FILE, Answer, BlindKey, StoredSitting, Submission, submission_file
+from tipbench.bench.sittings import (
+    KEY_FILE,
+    KEY_TAG,
+    Answer,
+    BlindKey,
+    StoredSitting,
+    Submission,
+    submission_file,
+)
 from tipbench.clock import Stamps
 from tipbench.errors import JudgingClosed, UsageError
 from tipbench.pack import parse_pack
@@ -32,6 +40,8 @@ class Bench:
     packs: dict[str, Pack] = field(default_factory=dict[str, Pack], repr=False)
     fresh: bool = False
     """Read everything, without the cache."""
+    keys: dict[str, BlindKey] = field(default_factory=dict[str, BlindKey], repr=False)
+    """Blind keys that were read, by run: they never change."""
 
     def again(self, *, fresh: bool = False) -> "Bench":
         """The same experiment as it is now."""
@@ -64,6 +74,11 @@ class Bench:
     def arms(self) -> list[str]:
         """The arms there are cells of."""
         return sorted({cell.facts.arm for cell in self.evidence.cells})
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models there are cells of."""
+        return tuple(sorted({cell.facts.model for cell in self.evidence.cells}))
 
     @property
     def pack(self) -> Pack:
@@ -141,8 +156,13 @@ class Bench:
         }
 
     def key_of(self, sitting: StoredSitting) -> BlindKey:
-        """The blind key of a sitting."""
-        return BlindKey.model_validate_json(self.read_artifact(sitting.run, KEY_FILE))
+        """The blind key of a sitting, read once."""
+        run = sitting.run
+        if run.run_id not in self.keys:
+            text = self.read_artifact(run, KEY_FILE)
+            check_unchanged(run, KEY_FILE, text, stored=run.tags.get(KEY_TAG))
+            self.keys[run.run_id] = BlindKey.model_validate_json(text)
+        return self.keys[run.run_id]
 
     def answers_of(
         self, sitting: StoredSitting, submissions: Sequence[int] | None = None
@@ -151,7 +171,9 @@ class Bench:
         submissions = sitting.submissions if submissions is None else submissions
         if not submissions:
             return {}
-        text = self.read_artifact(sitting.run, submission_file(max(submissions)))
+        run, n = sitting.run, max(submissions)
+        text = self.read_artifact(run, submission_file(n))
+        check_unchanged(run, submission_file(n), text, stored=run.tags.get(f"submission:{n}"))
         return Submission.model_validate_json(text).answers
 
     def reasons_of(self, sitting: StoredSitting) -> dict[tuple[str, int], str]:
@@ -170,7 +192,8 @@ class Bench:
         """The texts of a cell, read once."""
         run = cell.run
         if run.run_id not in self._candidates:
-            self._candidates[run.run_id] = read_candidates(self.read_artifact(run, "candidates.json"))
+            text = self.read_artifact(run, CANDIDATES_FILE)
+            self._candidates[run.run_id] = read_candidates(run, text)
         return self._candidates[run.run_id]
 
     @cached_property

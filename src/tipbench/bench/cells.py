@@ -24,6 +24,8 @@ from tipbench.records import (
 from tipbench.tracking.runs import Run, Write
 
 VERDICT_TAG = re.compile(r"^verdict:([0-9a-z]+):(\d+)(?:\.(\d+))?$")
+CANDIDATES_FILE = "candidates.json"
+CANDIDATES_TAG = "tipbench.candidates"
 SCORES_TAG = "tipbench.cell_scores"
 TAG_ROOM = 7_000
 """Characters of verdicts in one tag; the packing around them stays under 7,500."""
@@ -95,7 +97,7 @@ def cell_write(
             "artifacts": {
                 "prompt.txt": texts.prompt,
                 "context.json": json.dumps(texts.context, ensure_ascii=False, indent=1),
-                "candidates.json": candidates,
+                CANDIDATES_FILE: candidates,
                 "raw.txt": texts.raw,
                 "rubric.md": texts.rubric,
             },
@@ -112,7 +114,7 @@ def cell_write(
             "metrics": dict(metrics),
             "tags": {
                 "tipbench.facts": facts.model_dump_json(),
-                "tipbench.candidates": content_hash(candidates),
+                CANDIDATES_TAG: content_hash(candidates),
                 "tipbench.state": "complete",
                 "rubric": facts.rubric,
                 "judge_kind": facts.judge_kind,
@@ -161,9 +163,27 @@ def read_cells(runs: Iterable[Run]) -> list[StoredCell]:
     ]
 
 
-def read_candidates(text: str) -> tuple[Candidate, ...]:
-    """The candidates of a `candidates.json`."""
+def read_candidates(run: Run, text: str) -> tuple[Candidate, ...]:
+    """The candidates of a cell out of its `candidates.json`.
+
+    Raises:
+        TrackingError: the file was edited.
+    """
+    check_unchanged(run, CANDIDATES_FILE, text, stored=run.tags.get(CANDIDATES_TAG))
     return _candidates.validate_json(text)
+
+
+def check_unchanged(run: Run, file: str, text: str, *, stored: str | None) -> None:
+    """Compares a text with the hash that was stored beside it; older runs have none for some.
+
+    Raises:
+        TrackingError: the text was edited.
+    """
+    if stored is not None and content_hash(text) != stored:
+        raise TrackingError(
+            f"the artifact {file!r} of run {run.run_id} was edited: its hash is not the one stored with it",
+            hint="Put the file back as it was. Nothing is computed from an edited one.",
+        )
 
 
 def _read_cell(run: Run) -> StoredCell:

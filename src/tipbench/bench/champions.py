@@ -4,11 +4,12 @@ The runs lie in an experiment of their own; the pack's entry in the prompt regis
 link. MLflow makes an entry of a name only once, so there is one chain for each pack.
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from tipbench.errors import TrackingError, TrackingRefused
 from tipbench.records import SCHEMA, ChampionArm, Record
@@ -24,11 +25,17 @@ LOOK_TAG = "tipbench.look"
 DOUBTFUL_TAG = "tipbench.doubtful"
 STATE_TAG = "tipbench.state"
 SUCCESSOR = "successor"
+REPLACED_TAG = "tipbench.replaced_by"
+"""On the root of a chain that could not be followed any more: the root of the new one."""
 ARM_FILE = "arm.json"
 GATE_FILE = "gate.json"
 PROMOTION_KINDS = ("promotion", "rollback")
 
 How = Literal["gate", "initial", "forced", "rollback"]
+
+
+class BrokenChain(TrackingError):
+    """The promotions of a pack cannot be followed to the one in force."""
 
 
 class PromotionFacts(Record):
@@ -111,7 +118,7 @@ def read_chain(tracking: Tracking, pack: str) -> Chain:
 
     Raises:
         TrackingRefused: a prompt of that name is in the registry and is not ours.
-        TrackingError: a link of the chain is gone for good.
+        BrokenChain: a link of the chain is gone for good, or was written by somebody else.
     """
     name = entry_name(pack)
     entry = tracking.registry.find_entry(name)
@@ -134,8 +141,11 @@ def read_arm(tracking: Tracking, promotion: Promotion) -> ChampionArm:
     Raises:
         TrackingError: its text was deleted or edited.
     """
-    arm = ChampionArm.model_validate_json(tracking.read_artifact(promotion.run, ARM_FILE))
-    if arm.hash != promotion.facts.arm_hash:
+    try:
+        arm = ChampionArm.model_validate_json(tracking.read_artifact(promotion.run, ARM_FILE))
+    except ValidationError:
+        arm = None
+    if arm is None or arm.hash != promotion.facts.arm_hash:
         raise TrackingError(
             f"{ARM_FILE!r} of promotion {promotion.run.run_id} was edited",
             hint="Put the file back as it was; its hash is in the run's facts.",
@@ -185,41 +195,48 @@ def _tags_at_create(kind: str, pack: str) -> dict[str, str]:
 
 def _find_root(runs: Sequence[Run]) -> str:
     """Where the chain begins when the entry was deleted; what was never succeeded is nobody's chain."""
-    roots = [run for run in runs if run.tags.get("tipbench.kind") == "champions"]
+    roots = [
+        run for run in runs if run.tags.get("tipbench.kind") == "champions" and REPLACED_TAG not in run.tags
+    ]
     return next((run.run_id for run in roots if SUCCESSOR in run.params), "")
 
 
 def _follow(pack: str, root: str, runs: Sequence[Run], entry: RegistryEntry | None) -> Chain:
     known = {run.run_id: run for run in runs}
     if root and root not in known:
-        raise TrackingError(
-            f"the run {root} that the champions of {pack!r} begin with is gone for good",
-            hint=f"Delete the prompt {entry_name(pack)!r} in MLflow and begin again: "
-            "tipbench promote --initial ARM --reason …",
-        )
+        raise _broken(pack, f"the run {root} that they begin with is gone for good")
     chain: list[Promotion] = []
     at = known.get(root)
     while at is not None and (successor := at.params.get(SUCCESSOR)):
-        if successor not in known:
-            raise TrackingError(
-                f"the promotion {successor} of {pack!r} is gone for good",
-                hint="Who is champion cannot be known without it: bring the MLflow database back.",
-            )
-        at = known[successor]
-        chain.append(_read(at))
+        found = _read(known[successor]) if successor in known else None
+        if found is None:
+            raise _broken(pack, f"the promotion {successor} is gone for good, or was never one")
+        # Whoever may write to MLflow may set this param once, to anything: also to a run that came before.
+        if found.facts.predecessor != at.run_id:
+            raise _broken(pack, f"{successor} is the successor of {at.run_id} and does not follow it")
+        at = found.run
+        chain.append(found)
     in_chain = {promotion.run.run_id for promotion in chain}
-    others = [
-        _read(run)
-        for run in runs
-        if run.tags.get("tipbench.kind") in PROMOTION_KINDS
-        and "tipbench.facts" in run.tags
-        and run.run_id not in in_chain
-    ]
+    others = [each for run in runs if run.run_id not in in_chain and (each := _read(run)) is not None]
     return Chain(pack, root, tuple(chain), entry, tuple(others))
 
 
-def _read(run: Run) -> Promotion:
-    return Promotion(run, PromotionFacts.model_validate_json(run.tags["tipbench.facts"]))
+def _broken(pack: str, what: str) -> BrokenChain:
+    return BrokenChain(
+        f"the champions of {pack!r} cannot be followed: {what}",
+        hint="Who is champion cannot be known: bring the MLflow database back, or begin a new chain: "
+        f"tipbench mlflow repair --champion {shlex.quote(pack)} --reason …",
+    )
+
+
+def _read(run: Run) -> Promotion | None:
+    """The promotion that the run holds, if it holds one that can be read."""
+    if run.tags.get("tipbench.kind") not in PROMOTION_KINDS:
+        return None
+    try:
+        return Promotion(run, PromotionFacts.model_validate_json(run.tags.get("tipbench.facts", "")))
+    except ValidationError:
+        return None
 
 
 def champions_experiment(tracking: Tracking) -> Experiment:

@@ -1,13 +1,18 @@
 """The reading rule: which cells there are, and which verdicts count. The same for every phase."""
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from pydantic import ValidationError
 
 from tipbench.bench.cells import StoredCell, read_cells
 from tipbench.bench.sittings import StoredSitting, read_close_of_judging, read_sittings
 from tipbench.errors import MixedContents
-from tipbench.records import LAZY_KINDS, CellFacts, Verdict
+from tipbench.records import LAZY_KINDS, CellFacts, Options, Verdict
 from tipbench.tracking.runs import Run
 
 
@@ -18,6 +23,11 @@ class CountedVerdict:
     cell: StoredCell
     sitting: StoredSitting
     verdict: Verdict
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Run id of the cell, and slot: which candidate it is on."""
+        return self.cell.run.run_id, self.verdict.slot
 
 
 @dataclass(frozen=True)
@@ -206,29 +216,97 @@ def check_contents(cells: Sequence[StoredCell], *, experiment: str) -> None:
     """Refuses cells in which one name stands for several contents.
 
     Raises:
-        MixedContents: lists them with their counts and the commands that resolve it.
+        MixedContents: lists them with age and counts, and proposes the one to retire.
     """
-    lines: list[str] = []
-    commands: list[str] = []
+    mixed = _find_mixed(cells)
+    if not mixed:
+        return
+    kind, name, content = _propose_to_retire(cells, mixed)
+    raise MixedContents(
+        f"experiment {experiment!r} mixes contents under one name:\n  "
+        + "\n  ".join(map(_tell_mixed, mixed)),
+        hint="Retire one of them (a tag; nothing is deleted). The one with less behind it:\n"
+        f"  tipbench collect retire --experiment {shlex.quote(experiment)} "
+        f"--{kind} {shlex.quote(format_content(name, content))}",
+    )
+
+
+@dataclass(frozen=True)
+class _MixedName:
+    """A name with several contents, oldest first, each with its cells."""
+
+    kind: str
+    name: str
+    sides: Mapping[str, Sequence[StoredCell]]
+
+
+def _find_mixed(cells: Iterable[StoredCell]) -> list[_MixedName]:
+    sides = _by_content(cells)
+    return [_MixedName(kind, name, found) for (kind, name), found in sides.items() if len(found) > 1]
+
+
+def _by_content(cells: Iterable[StoredCell]) -> dict[tuple[str, str], dict[str, list[StoredCell]]]:
+    """Kind and name → content → its cells, oldest first."""
+    found: dict[tuple[str, str], dict[str, list[StoredCell]]] = {}
+    ordered = sorted(cells, key=lambda cell: cell.run.start_time)
     for kind in KINDS:
-        for name, contents in _contents_by_name(cells, kind).items():
-            if len(contents) < 2:
-                continue
-            shown = ", ".join(f"{content} ({count} cells)" for content, count in contents.most_common())
-            lines.append(
-                f"{kind} {name!r} has {len(contents)} contents: {shown}" if name else f"{kind}: {shown}"
-            )
-            commands += [
-                f"tipbench collect retire --experiment {experiment!r} "
-                f"--{kind} {format_content(name, content)}"
-                for content in contents
-            ]
-    if lines:
-        raise MixedContents(
-            f"experiment {experiment!r} mixes contents under one name:\n  " + "\n  ".join(lines),
-            hint="Keep one of each and retire the others (a tag; nothing is deleted):\n  "
-            + "\n  ".join(commands),
+        for cell in ordered:
+            name, content = content_of(cell.facts, kind)
+            found.setdefault((kind, name), {}).setdefault(content, []).append(cell)
+    return found
+
+
+def _tell_mixed(mixed: _MixedName) -> str:
+    sides = list(mixed.sides.items())
+    ages = ["older", *["newer"] * (len(sides) - 2), "new"]
+    told = ", ".join(
+        f"{content} ({age}, {_day(cells[0])}, {_count(len(cells), 'cell')}, {_count_judged(cells)} judged)"
+        for age, (content, cells) in zip(ages, sides, strict=True)
+    )
+    if mixed.kind == "options":
+        told += "".join(
+            f"; {line}" for line in _compare_options(sides[0][1][0], _options_of(sides[-1][1][0]))
         )
+    return (
+        f"{mixed.kind} {mixed.name!r} has {len(sides)} contents: {told}"
+        if mixed.name
+        else f"{mixed.kind}: {told}"
+    )
+
+
+def _propose_to_retire(cells: Sequence[StoredCell], mixed: Sequence[_MixedName]) -> tuple[str, str, str]:
+    """Kind, name and content: the least judged, then the smallest, then the newest; what resolves most."""
+    losers: list[tuple[str, str, str]] = []
+    for each in mixed:
+        newest_first = list(each.sides)[::-1]
+        least = min(newest_first, key=lambda side: (_count_judged(each.sides[side]), len(each.sides[side])))
+        losers.append((each.kind, each.name, least))
+
+    def leaves_mixed(loser: tuple[str, str, str]) -> int:
+        kind, *content = loser
+        return len(_find_mixed(cell for cell in cells if content_of(cell.facts, kind) != tuple(content)))
+
+    return min(losers, key=leaves_mixed)
+
+
+def _count_judged(cells: Iterable[StoredCell]) -> int:
+    """Candidates that somebody has judged, whether it counts or not."""
+    judged = {
+        (cell.run.run_id, verdict.slot)
+        for cell in cells
+        for verdicts in cell.submissions.values()
+        for verdict in verdicts
+        if not verdict.failed
+    }
+    return len(judged)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _day(cell: StoredCell) -> str:
+    return datetime.fromtimestamp(cell.run.start_time / 1000, tz=UTC).date().isoformat()
 
 
 def format_content(name: str, content: str) -> str:
@@ -236,8 +314,65 @@ def format_content(name: str, content: str) -> str:
     return f"{name}@{content}" if name else content
 
 
-def _contents_by_name(cells: Iterable[StoredCell], kind: str) -> dict[str, Counter[str]]:
-    found: dict[str, Counter[str]] = {}
-    for (name, content), count in Counter(content_of(cell.facts, kind) for cell in cells).items():
-        found.setdefault(name, Counter())[content] += count
-    return found
+# The same before anything is generated: what is asked for must fit to what the experiment holds.
+
+
+class NewCell(Protocol):
+    """A cell that is to be collected."""
+
+    @property
+    def options(self) -> Options: ...
+
+    def facts(self, *, judge_kind: str, slots: str) -> CellFacts: ...
+
+
+def find_changes(stored: Sequence[StoredCell], new: Iterable[NewCell]) -> list[str]:
+    """What would have a second content if the new cells were added: a line for each, old → new.
+
+    A model that nobody asked an engine for has no engine: it is not compared.
+    """
+    there = _by_content(stored)
+    changes: dict[tuple[str, str], str] = {}
+    for each in new:
+        facts = each.facts(judge_kind="", slots="")
+        for kind in KINDS if facts.engine else KINDS[1:]:
+            name, content = content_of(facts, kind)
+            others = [cells for old, cells in there.get((kind, name), {}).items() if old != content]
+            if others:
+                changes.setdefault((kind, name), _tell_change(kind, others[-1], facts, each.options))
+    if "diversity" in changes.get(("options", ""), ""):
+        # Asked for other angles, every prompt has another text: that is said once.
+        changes = {of: told for of, told in changes.items() if of[0] != "prompt"}
+    return list(changes.values())
+
+
+def _tell_change(kind: str, there: Sequence[StoredCell], facts: CellFacts, options: Options) -> str:
+    name, content = content_of(facts, kind)
+    old = content_of(there[0].facts, kind)[1]
+    change = f"{old} → {content}"
+    if kind == "options":
+        change = ", ".join(_compare_options(there[0], options)) or change
+    label = f"{kind} {(name or facts.rubric)!r}: " if kind != "options" else ""
+    return f"{label}{change} ({_count(len(there), 'cell')} there)"
+
+
+def _compare_options(cell: StoredCell, options: Options | None) -> list[str]:
+    """Old → new of each option that differs, as far as it is known."""
+    before = _options_of(cell)
+    if before is None or options is None:
+        return []
+    old, new = (
+        {**each.model_dump(exclude={"sampling"}), **each.sampling.model_dump()} for each in (before, options)
+    )
+    return [f"{name} {_show(old[name])} → {_show(new[name])}" for name in old if old[name] != new[name]]
+
+
+def _options_of(cell: StoredCell) -> Options | None:
+    try:
+        return Options.model_validate_json(cell.run.params.get("options", ""))
+    except ValidationError:
+        return None  # An edit by hand: the hash says that they differ, and nobody knows in what.
+
+
+def _show(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value}"

@@ -91,7 +91,7 @@ def _sort_out(experiment: Experiment, runs: Sequence[Run], params: ParamNames) -
     cells: dict[tuple[str, str, str], ForeignCell] = {}
     left_out: dict[str, list[str]] = {}
     # The newest run of a cell stands for it, but one that was judged before one that was not.
-    for run in sorted(runs, key=lambda run: ("composite" in run.metrics, run.start_time, run.run_id)):
+    for run in sorted(runs, key=lambda run: (bool(_read_scores(run.metrics)), run.start_time, run.run_id)):
         names = {what: params.find(run, what) for what in LIKELY}
         if missing := [what for what, said in names.items() if not said]:
             had = ", ".join(sorted(run.params)) or "none"
@@ -101,7 +101,9 @@ def _sort_out(experiment: Experiment, runs: Sequence[Run], params: ParamNames) -
         cell = ForeignCell(run, **names, scores=_read_scores(run.metrics))
         place = (cell.model, cell.prompt, cell.scenario)
         if place in cells:
-            left_out.setdefault("an older run of the same cell", []).append(cells[place].run.run_id)
+            left_out.setdefault("another run of the same cell is newer, or was judged", []).append(
+                cells[place].run.run_id
+            )
         cells[place] = cell
     ordered = sorted(cells.values(), key=lambda cell: (cell.run.start_time, cell.run.run_id))
     return ForeignExperiment(experiment, tuple(ordered), {why: tuple(ids) for why, ids in left_out.items()})

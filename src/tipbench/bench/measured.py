@@ -8,7 +8,7 @@ from tipbench.bench.cells import StoredCell
 from tipbench.bench.champions import read_arm, read_chain
 from tipbench.bench.evidence import Evidence
 from tipbench.bench.plans import FrozenArm, FrozenTerms, GateRule, make_terms
-from tipbench.errors import TrackingRefused
+from tipbench.errors import TrackingError, TrackingUnavailable
 from tipbench.records import Pack
 from tipbench.settings import GateSettings
 from tipbench.stats.sittings import ENOUGH_ANCHORS
@@ -82,14 +82,14 @@ def _latency_rule(challenger: FrozenArm, champion: FrozenArm, terms: FrozenTerms
         # Looks that were begun before 2026-11-18 froze the time of a whole answer.
         mine, theirs = challenger.latency_seconds, champion.latency_seconds
         shown = f"{mine:.2f} s an answer (median), the champion {theirs or 0.0:.2f} s"
-    if mine is None or theirs is None:
+    if mine is None:
         return GateRule(name="latency", passed=True, detail="not measured")
     allowed = [
         *([f"{terms.latency_seconds:g} s"] if terms.latency_seconds is not None else []),
         *([f"{terms.latency_ratio:g} ×"] if terms.latency_ratio is not None else []),
     ]
     within = terms.latency_seconds is None or mine <= terms.latency_seconds + ROUNDING
-    near = terms.latency_ratio is None or mine <= terms.latency_ratio * theirs + ROUNDING
+    near = terms.latency_ratio is None or theirs is None or mine <= terms.latency_ratio * theirs + ROUNDING
     limit = f"allowed: {', '.join(allowed)}" if allowed else "no gate.latency_seconds or …_ratio is set"
     loaded = ""
     if challenger.loaded_cells or champion.loaded_cells:
@@ -152,6 +152,8 @@ def tell_arms(
     if loaded:
         where = ", ".join(f"{arm.arm} in {arm.loaded_cells} of {arm.cells} cells" for arm in loaded)
         lines.append(f"the machine was loaded while these were timed: {where}")
+    if terms and terms.require == "both" and not evidence.auto:
+        lines.append('gate.require = "both" asks for an automatic judge too, and none has judged yet')
     obstacle = terms and find_obstacle(evidence, champion=champion, pack=pack, terms=terms)
     if obstacle:
         lines.append(f"the gate will let nobody pass here: {obstacle.name}: {obstacle.detail}")
@@ -159,12 +161,14 @@ def tell_arms(
 
 
 def tell_against_champion(bench: Bench, gate: GateSettings | None = None) -> list[str]:
-    """The same for the champion in force, if the experiment has its arm and we are told who it is."""
+    """The same for the champion in force, if the experiment has its arm; what cannot be read is said."""
     try:
         promotion = read_chain(bench.tracking, bench.pack.name).in_force
         arm = None if promotion is None else read_arm(bench.tracking, promotion)
-    except TrackingRefused:
-        return []
+    except TrackingUnavailable:
+        raise
+    except TrackingError as error:
+        return [f"who is champion cannot be read: {error.message}"]
     if arm is None:
         return []
     name = arm.name_in(bench.evidence.cells, diversity_request=bench.pack.diversity_request)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from tipbench.errors import TrackingError
-from tipbench.records import SCHEMA, Pack
+from tipbench.records import SCHEMA, Pack, content_hash
 from tipbench.tracking.runs import Experiment, Run, Write
 from tipbench.tracking.tracking import Tracking
 
@@ -56,7 +56,7 @@ def read_pack_files(runs: Iterable[Run], pack_hash: str, *, tracking: Tracking) 
     """The texts of the pack that these runs of an experiment store. A machine fetches them once.
 
     Raises:
-        TrackingError: the pack is not in this experiment.
+        TrackingError: the pack is not in this experiment, or was edited there.
     """
     run = find_pack_run(runs, pack_hash)
     if run is None:
@@ -68,5 +68,10 @@ def read_pack_files(runs: Iterable[Run], pack_hash: str, *, tracking: Tracking) 
     if files is None:
         names: list[str] = json.loads(tracking.read_artifact(run, FILES))
         files = {name: tracking.read_artifact(run, f"pack/{name}") for name in names}
+        if content_hash(files) != pack_hash:
+            raise TrackingError(
+                f"the artifacts 'pack/…' of run {run.run_id} were edited: they are not the pack {pack_hash}",
+                hint="Put them back as they were: a changed rubric or anchor would change every score.",
+            )
         tracking.text_cache.keep(pack_hash, files)
     return files

@@ -50,6 +50,14 @@ class FrozenScore(Record):
     sitting: str | None = None
 
 
+class FrozenAutoCell(Record):
+    """What the automatic judge's own board counts for a cell, failed slots included."""
+
+    arm: str
+    scenario: str
+    value: float
+
+
 class FrozenArm(Record):
     """What was known of an arm without any judge.
 
@@ -114,6 +122,8 @@ class Frozen(Record):
     arms: tuple[FrozenArm, ...]
     sittings: tuple[FrozenSitting, ...]
     terms: FrozenTerms
+    auto_cells: tuple[FrozenAutoCell, ...] | None = None
+    """None in looks from before 2026-11-18: there the mean of a cell's auto scores is compared."""
 
 
 class GateRule(Record):
@@ -187,13 +197,17 @@ class StoredPlan:
 
 
 def plan_facts(evidence: Evidence, promotion: Promotion, *, champion: str, gate: GateSettings) -> PlanFacts:
-    """The plan against this champion as the settings have it; without a budget every candidate is judged."""
+    """The plan against this champion as the settings have it; without a budget every candidate is judged.
+
+    Fewer verdicts than a block in each scenario that the gate needs could never decide: so many it are.
+    """
     waiting = [cell for cell in evidence.cells if cell.facts.judge_kind in LAZY_KINDS] or evidence.cells
     answered = sum(cell.answered_count for cell in waiting)
+    least = gate.scenarios * len({cell.facts.arm for cell in evidence.cells})
     return PlanFacts(
         champion=champion,
         arm_hash=promotion.facts.arm_hash,
-        budget=min(gate.verdicts, answered) if gate.verdicts else answered,
+        budget=min(max(gate.verdicts, least), answered) if gate.verdicts else answered,
         looks=gate.looks,
         alpha=gate.alpha,
         counted=count_verdicts(evidence),

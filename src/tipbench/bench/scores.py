@@ -140,6 +140,16 @@ def make_auto_scores(
     return scores
 
 
+def find_auto_values(evidence: Evidence, rubric: Rubric) -> dict[tuple[str, str], float]:
+    """Arm and scenario → the mean that the automatic judge's own board counts there, where it judged."""
+    judges = find_auto_judges(evidence)
+    found: dict[tuple[str, str], list[float]] = {}
+    for score in make_auto_scores(judges[0] if judges else None, evidence.cells, rubric=rubric):
+        if score.lazy is not None:
+            found.setdefault((str(score.arm), str(score.scenario)), []).append(score.lazy)
+    return {place: fmean(values) for place, values in found.items()}
+
+
 def counts_for_auto(cell: StoredCell, *, judged: int) -> bool:
     """Whether an automatic judge has said something of the cell; without a single answer it need not."""
     return judged > 0 or not cell.answered_count

@@ -11,6 +11,8 @@ from tipbench.stats import Alpha
 from tipbench.tracking.runs import Run, Write
 
 KEY_FILE = "key.json"
+KEY_TAG = "tipbench.blind_key"
+"""The hash of that file; sittings made before 2026-11-18 have none."""
 EXPIRES_TAG = "tipbench.expires_ms"
 DRIFT_TAG = "tipbench.drift"
 LEASE_MS = 14 * 24 * 3600 * 1000
@@ -180,6 +182,7 @@ class StoredSitting:
 
 def sitting_write(facts: SittingFacts, key: BlindKey, *, judged_by: str, write: Write) -> Write:
     """The run of a sitting whose items are about to be handed out."""
+    text = key.model_dump_json()
     return write.model_copy(
         update={
             "run_name": f"sitting {facts.token}",
@@ -189,10 +192,11 @@ def sitting_write(facts: SittingFacts, key: BlindKey, *, judged_by: str, write: 
                 "tipbench.state": "preparing",
                 "tipbench.sitting": facts.token,
             },
-            "artifacts": {KEY_FILE: key.model_dump_json()},
+            "artifacts": {KEY_FILE: text},
             "tags": {
                 "tipbench.facts": facts.model_dump_json(),
                 "tipbench.for": judged_by,
+                KEY_TAG: content_hash(text),
                 "tipbench.state": "open",
             },
         }

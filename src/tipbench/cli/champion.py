@@ -1,6 +1,5 @@
 """`tipbench champion`: the arm in use, those before it, and the way back."""
 
-import getpass
 from pathlib import Path
 
 import click
@@ -10,6 +9,7 @@ from tipbench.cli.session import (
     Function,
     check_reason,
     find_pack_name,
+    find_user,
     has_subcommand,
     mlflow_options,
     open_session,
@@ -92,7 +92,7 @@ def rollback(*, reason: str | None, as_json: bool, **flags: object) -> None:
 
     with open_session(flags, for_machines=as_json) as session:
         session.tracking.deliver_left_over()
-        outcome = session.workbench.promoting(getpass.getuser()).roll_back(
+        outcome = session.workbench.promoting(find_user()).roll_back(
             find_pack_name(session.settings), reason=check_reason(reason) if reason is not None else ""
         )
         show_outcome(outcome, session.say, as_json=as_json)

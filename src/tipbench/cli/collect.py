@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -10,13 +11,17 @@ from tipbench.cli.session import (
     CollectRun,
     Session,
     check_room,
+    content_options,
     experiment_option,
     has_subcommand,
     mlflow_options,
     open_session,
+    pack_option,
+    run_option,
     start_session,
 )
 from tipbench.errors import TrackingRefused, TrackingUnavailable, UsageError
+from tipbench.run_keys import RUN_KEYS
 
 if TYPE_CHECKING:
     from tipbench.bench.cells import StoredCell
@@ -28,26 +33,21 @@ if TYPE_CHECKING:
 
 
 @click.group(name="collect", invoke_without_command=True)
-@click.option("--models", help="Comma-separated models: names or paths of .gguf files.")
-@click.option("--prompts", help="Comma-separated prompt versions.")
-@click.option("--scenarios", help="Scenario set: core, wide, all, or one of your pack's.")
-@click.option("--n-scenarios", type=int, help="Cap on scenarios, 0 = all.")
-@click.option("--n-tips", type=int, help="Candidates per cell (1-50).")
-@click.option("--temperature", type=float, help="Sampling temperature (0-2).")
-@click.option("--max-model-b", type=float, help="Refuse larger models (billions of parameters).")
-@click.option("--diversity/--no-diversity", default=None, help="Ask for tips that differ in angle.")
-@click.option("--judge-kind", type=click.Choice(["claude-code", "human", "haiku"]), help="Who it waits for.")
-@click.option("--seed", type=int, help="Seed of the whole grid.")
-@click.option("--pack", help="A built-in pack or a folder.")
-@click.option("--ollama-url", help="Ollama server.")
+@content_options
+@run_option("max_model_b")
+@run_option("judge_kind")
+@run_option("ollama_url")
 @click.option(
     "--foreign", type=click.Choice(["evict", "refuse"]), help="Other clients' models in Ollama's memory."
 )
 @click.option("--unload", type=click.Choice(["per-model", "every-call"]), help="When Ollama unloads a model.")
-@click.option("--skip-missing", is_flag=True, help="Go on without models that are not there.")
+@click.option("--skip-missing", is_flag=True, help=RUN_KEYS["skip_missing"].hint)
 @click.option("--reuse-from", metavar="EXPERIMENT", help="Take unchanged cells from there.")
 @click.option("--without-champion", is_flag=True, help="Do not add the champion's arm.")
 @click.option("--only-champion", is_flag=True, help="Nothing but the champion's arm, unless it is named.")
+@click.option(
+    "--into-new", is_flag=True, help="Where the experiment holds other contents, take the next free name."
+)
 @click.option("--no-wait", is_flag=True, help="Do not wait when another process holds the engine.")
 @click.option("--dry-run", is_flag=True, help="Print the plan with an estimate; generate nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line, for machines.")
@@ -61,12 +61,16 @@ def command(
     skip_missing: bool,
     without_champion: bool,
     only_champion: bool,
+    into_new: bool,
     no_wait: bool,
     dry_run: bool,
     as_json: bool,
     **flags: object,
 ) -> None:
-    """Generate every missing cell. Run it again to fill what is missing: nothing is made twice."""
+    """Generate every missing cell. Run it again to fill what is missing: nothing is made twice.
+
+    A model may also be the path of a .gguf file.
+    """
     if has_subcommand(ctx):
         return
     from tipbench.engines import open_engines
@@ -89,10 +93,22 @@ def command(
         with start_session(settings, say=say) as session:
             champion = None if without_champion else _find_champion(session, report)
             cells = _with_champion(grid, champion, session, find_model=engines.admit, report=report)
+            place = _find_room(session, cells) if into_new else session
             if dry_run:
-                _show_plan(session, cells, reuse_from=reuse_from, as_json=as_json)
+                _show_plan(place, cells, reuse_from=reuse_from, as_json=as_json)
             elif cells:
-                CollectRun(session, reuse_from=reuse_from, as_json=as_json).run(cells, engines.engine_of)
+                CollectRun(place, reuse_from=reuse_from, as_json=as_json).run(cells, engines.engine_of)
+
+
+def _find_room(session: Session, cells: "list[Cell]") -> Session:
+    """The session in its experiment if the cells fit there, else in the next one that has room for them."""
+    from tipbench.collect.run import find_room
+
+    workbench, name = session.workbench, session.settings.experiment
+    room = find_room(cells, workbench.tracking, name)
+    if room != name:
+        session.say.print(f"experiment {name!r} holds other contents: into {room!r}", markup=False)
+    return replace(session, workbench=workbench.within(room))
 
 
 def _with_champion(
@@ -174,6 +190,24 @@ def _smallest_lead(cells: "list[Cell]", auto: "AutoJudge | None") -> float | Non
     return round(lead, 2) if lead < float("inf") else None
 
 
+@command.command(name="check", short_help="Whether a run fits into its experiment; needs no model.")
+@content_options
+@experiment_option
+@mlflow_options
+def check(**flags: object) -> None:
+    """Whether a run with these options fits into its experiment: one name, one content.
+
+    Generates nothing and asks no engine, so it can be asked where the models are not. Exit code 2 says no.
+    """
+    from tipbench.grid import prepare_grid, stand_in
+
+    with open_session(flags) as session:
+        name = session.settings.experiment
+        cells = prepare_grid(session.settings, find_model=stand_in)
+        session.workbench.collecting.foresee(cells, experiment=name)
+        session.say.print(f"{len(cells)} cells fit into experiment {name!r}", markup=False)
+
+
 @command.command(name="retire")
 @click.option("--model", metavar="NAME@HASH", help="Cells of this content of a model.")
 @click.option("--prompt", metavar="NAME@HASH", help="Cells of this content of a prompt.")
@@ -238,11 +272,11 @@ def _written(cell: "StoredCell", kind: str) -> str:
 
 
 @command.command(name="plan", short_help="What a design can see before anything is made.")
-@click.option("--models", help="Comma-separated model tags.")
-@click.option("--prompts", help="Comma-separated prompt versions.")
-@click.option("--scenarios", metavar="core|wide|all|N", help="A set of the pack, or a number.")
-@click.option("--n-tips", type=click.IntRange(1, 50), help="Candidates per cell.")
-@click.option("--pack", help="A pack's folder; `tip` is built in.")
+@run_option("models")
+@run_option("prompts")
+@run_option("scenarios", metavar="core|wide|all|N", help="A set of the pack, or a number.")
+@run_option("n_tips")
+@pack_option
 @click.option("--difference", type=float, help="What should be seen: how many scenarios does that need?")
 @click.option("--like", metavar="EXPERIMENT", help="An earlier experiment: its cells vary as these will.")
 @click.option(

@@ -18,6 +18,8 @@ from tipbench.cli.session import (
 from tipbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from tipbench.bench.bench import Bench
+    from tipbench.bench.foreign import ForeignExperiment
     from tipbench.ranking.records import BoardTier, By, Report
 
 
@@ -57,9 +59,10 @@ def command(
     # again takes a fifth of the time.
     gc.set_threshold(50_000)
     with open_session(flags, for_machines=as_json or as_csv or as_markdown) as session:
-        report = session.workbench.compare(session.settings.experiment, by, tier, fresh=fresh)
+        found = session.workbench.find(session.settings.experiment, fresh=fresh)
+        report = session.workbench.compare(found, by, tier)
         if html is not None:
-            write_whole(html, _make_page(session, report))
+            write_whole(html, _make_page(session, found, report))
         _print(session, report, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
         if html is not None:
             session.say.print(
@@ -68,8 +71,10 @@ def command(
     ctx.exit(report.exit_code)
 
 
-def _make_page(session: Session, report: "Report") -> str:
-    if not report.made_by_tipbench:
+def _make_page(session: Session, found: "Bench | ForeignExperiment", report: "Report") -> str:
+    from tipbench.bench.bench import Bench
+
+    if not isinstance(found, Bench):
         raise UsageError(
             f"{report.experiment!r} was made by another program: there is no page of it",
             hint=f"Import it first: tipbench import --experiment {shlex.quote(report.experiment)}",
@@ -77,8 +82,7 @@ def _make_page(session: Session, report: "Report") -> str:
     from tipbench.ranking.compare import read_details
     from tipbench.show.page import make_page
 
-    bench = session.workbench.open(report.experiment)
-    return make_page(report, read_details(bench, report.tier), session.workbench.gate.preview(bench))
+    return make_page(report, read_details(found, report), session.workbench.gate.preview(found))
 
 
 def _print(session: Session, report: "Report", *, as_json: bool, as_csv: bool, as_markdown: bool) -> None:

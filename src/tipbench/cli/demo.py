@@ -1,6 +1,5 @@
 """`tipbench demo`."""
 
-import getpass
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from tipbench.cli.session import (
     can_draw,
     check_room,
     fetch_with_progress,
+    find_user,
     judge_here,
     judge_with_bar,
     mlflow_options,
@@ -111,10 +111,10 @@ def _let_model_judge(session: Session, engines: "Engines", *, sample: "Sample") 
 
 def _offer_keyboard(session: Session) -> None:
     """On a terminal, and only there, a person may judge one block at once."""
-    from tipbench.judging.handout import SittingRequest
+    from tipbench.judging.request import SittingRequest
 
     if can_draw(session) and click.confirm("Judge one block yourself, here at the keyboard?", default=False):
-        judge_here(session, SittingRequest(getpass.getuser(), blocks=1))
+        judge_here(session, SittingRequest(find_user(), blocks=1))
 
 
 def _say_next(session: Session, *, waiting: int) -> None:

@@ -36,7 +36,7 @@ def command(
     from tipbench.ranking.preferences import find_preferences
 
     with open_session(flags | {"experiment": name}) as session:
-        found = find_preferences(session.tracking, name, min_margin=min_margin)
+        found = find_preferences(session.workbench.open(name, fresh=True), min_margin=min_margin)
         if not found.pairs:
             session.say.print(f"no preferences in {name!r}: {found.why}", markup=False)
             ctx.exit(NOTHING_YET)

@@ -1,6 +1,7 @@
 """`tipbench improve`: better versions of a prompt, or the better one of some."""
 
 import getpass
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +19,16 @@ from tipbench.cli.session import (
     experiment_option,
     find_judge_name,
     given_options,
+    judge_with_agent,
     judge_with_bar,
     mlflow_options,
+    pack_option,
+    run_option,
     start_session,
     write_whole,
 )
 from tipbench.errors import CannotHoldFormat, UsageError
+from tipbench.run_keys import RUN_KEYS
 
 if TYPE_CHECKING:
     from tipbench.bench.champions import ChampionArm
@@ -32,9 +37,13 @@ if TYPE_CHECKING:
     from tipbench.improve.brief import Brief, ModelProposer
     from tipbench.improve.run import Deciding, Stop
     from tipbench.improve.state import Order
+    from tipbench.judging.agent import AgentOutcome
     from tipbench.records import Pack, Prompt
 
-OF_ROUNDS = {"rounds", "export", "apply", "proposer", "versions", "prompt", "model"}
+OF_ROUNDS = {
+    *("rounds", "export", "apply", "proposer", "versions"),
+    *("prompt", "model", "train_on", "promote"),
+}
 """What does not go with --prompts."""
 OF_ONE_ROUND = {"export", "apply"}
 """What the command that goes on does not repeat."""
@@ -43,11 +52,11 @@ OF_ONE_ROUND = {"export", "apply"}
 def bench_options(function: Function) -> Function:
     """What is asked, and who judges."""
     for option in (
-        click.option("--n-tips", type=int, help="Candidates per cell (1-50)."),
-        click.option("--n-scenarios", type=int, help="Cap on scenarios, 0 = all."),
-        click.option("--temperature", type=float, help="Sampling temperature (0-2)."),
-        click.option("--seed", type=int, help="Seed of the whole grid."),
-        click.option("--pack", help="A built-in pack or a folder."),
+        *(
+            run_option(name, help=RUN_KEYS[name].hint)
+            for name in ("n_tips", "n_scenarios", "temperature", "seed")
+        ),
+        pack_option,
         click.option("--judge-model", help="The automatic judge [default: judge_model in tipbench.toml]."),
         click.option("--judged-by", help="Whom sheets are for [default: your user name]."),
         click.option(
@@ -55,7 +64,8 @@ def bench_options(function: Function) -> Function:
             type=FilePath,
             default=Path("sheet.json"),
             show_default=True,
-            help="What waits for a lazy judge; taken in when it is filled and the command runs again.",
+            help="What waits for a lazy judge; taken in when it is filled and the command runs again. Who "
+            "names it judges by file, also where judge_command is set.",
         ),
         experiment_option,
         mlflow_options,
@@ -72,6 +82,14 @@ def bench_options(function: Function) -> Function:
 @click.option(
     "--versions", type=click.IntRange(1, 8), default=2, show_default=True, help="Of --proposer, each round."
 )
+@click.option(
+    "--train-on",
+    type=click.Choice(["lazy", "auto"]),
+    default="lazy",
+    show_default=True,
+    help="Whose verdicts choose among versions; the gate asks the lazy tier whatever this is.",
+)
+@click.option("--promote", is_flag=True, help="Make champion what the gate lets pass.")
 @click.option("--prompt", help="What to improve when there is no champion; with --model.")
 @click.option("--model", help="Whom to ask when there is no champion.")
 @click.option(
@@ -90,7 +108,8 @@ def command(ctx: click.Context, **given: Any) -> None:
     """Better versions of the champion's prompt, from its worst verdicts; the best is confirmed for the gate.
 
     Runs until it needs verdicts or versions: exit code 4, with the command that goes on. Then 0: the gate
-    lets the winner pass (promote it; with --prompts it is promoted), 3: nothing better was found.
+    lets the winner pass (promote it; with --promote or --prompts it is promoted), 3: nothing better was
+    found. With the setting judge_command and --proposer nobody is needed.
     """
     from tipbench.engines import open_engines
     from tipbench.settings import read_settings
@@ -107,7 +126,7 @@ def command(ctx: click.Context, **given: Any) -> None:
         start_session(settings, say=say) as session,
     ):
         if with_prompts:
-            stop = _compare_prompts(session, engines, given)
+            stop = _compare_prompts(session, engines, given, typed=given_options(ctx))
         else:
             stop = _improve(session, engines, given, typed=given_options(ctx))
         _show_stop(ctx, session, stop)
@@ -124,7 +143,9 @@ def _check_options(given: Mapping[str, str], *, with_prompts: bool) -> None:
         raise UsageError("improve takes one of --export, --apply and --proposer at a time")
 
 
-def _compare_prompts(session: Session, engines: "Engines", given: Mapping[str, Any]) -> "Stop":
+def _compare_prompts(
+    session: Session, engines: "Engines", given: Mapping[str, Any], *, typed: Mapping[str, str]
+) -> "Stop":
     """Collect, judge, ask the gate, promote: as far as it goes without a lazy judge."""
     from tipbench.grid import add_champion, prepare_grid
     from tipbench.improve.state import check_challenge
@@ -142,7 +163,7 @@ def _compare_prompts(session: Session, engines: "Engines", given: Mapping[str, A
             find_model=engines.admit,
             report=lambda line: say.print(line, markup=False),
         )
-    deciding = _open_deciding(session, engines, sheet=given["sheet"])
+    deciding = _open_deciding(session, engines, sheet=given["sheet"], by_file="sheet" in typed)
     said = deciding.bench(cells, settings.experiment)
     return deciding.decide(GateQuestion(settings.experiment), promote=True).after(*said)
 
@@ -154,13 +175,19 @@ def _improve(
     from tipbench.improve.brief import read_proposals
     from tipbench.improve.run import Improving
 
+    if given["train_on"] == "auto" and session.settings.judge_model is None:
+        raise UsageError(
+            "--train-on auto needs an automatic judge",
+            hint="Name one: --judge-model NAME, or judge_model in tipbench.toml.",
+        )
     order = _make_order(session, engines, given, typed=typed)
     improving = Improving(
         order,
         given["rounds"],
-        _open_deciding(session, engines, sheet=given["sheet"]),
+        _open_deciding(session, engines, sheet=given["sheet"], by_file="sheet" in typed),
         _exporter(given["export"]),
         _find_proposer(engines, given["proposer"], given["versions"]),
+        promote=given["promote"],
     )
     if given["apply"] is not None:
         names = improving.take_versions(read_proposals(given["apply"], pack=order.pack))
@@ -168,9 +195,14 @@ def _improve(
     return improving.advance()
 
 
-def _open_deciding(session: Session, engines: "Engines", *, sheet: Path) -> "Deciding":
-    """Everything that leads to a decision, as this command sees it."""
+def _open_deciding(session: Session, engines: "Engines", *, sheet: Path, by_file: bool) -> "Deciding":
+    """Everything that leads to a decision, as this command sees it.
+
+    Raises:
+        NoAgent: the agent of the settings cannot be started.
+    """
     from tipbench.improve.run import BenchSteps, Deciding, LazyJudging
+    from tipbench.judging.agent import find_agent
 
     settings = session.settings
     if settings.judge_model is None and settings.gate.require == "both":
@@ -180,8 +212,12 @@ def _open_deciding(session: Session, engines: "Engines", *, sheet: Path) -> "Dec
             markup=False,
             style="dim",
         )
-    lazy = LazyJudging(session.workbench.judging, find_judge_name(settings), sheet)
     work = EngineWork(session, engines)
+    with_agent = settings.judge_command is not None and not by_file
+    if with_agent:
+        find_agent(settings, os.environ)
+    agent = work.judge_lazily if with_agent else None
+    lazy = LazyJudging(session.workbench.judging, find_judge_name(settings), sheet, agent)
     hands = BenchSteps(collect=work.collect, judge_auto=work.judge)
     return Deciding(session.workbench.promoting(getpass.getuser()), lazy, hands)
 
@@ -224,6 +260,17 @@ class EngineWork:
         if outcome is not None:
             print_judged(outcome, say, judge=judge, experiment=experiment, anyway=False)
 
+    def judge_lazily(self, experiment: str) -> "AgentOutcome | None":
+        """Lets the agent of the settings judge.
+
+        Raises:
+            TipbenchError: it failed.
+        """
+        outcome = judge_with_agent(self.session, experiment)
+        if outcome is not None:
+            outcome.check(self.session.settings.judge_command_minutes)
+        return outcome
+
     def _in(self, experiment: str) -> Session:
         return replace(self.session, workbench=self.session.workbench.within(experiment))
 
@@ -249,14 +296,15 @@ def _repeat_command(ctx: click.Context, more: Sequence[str]) -> str:
     words = ["tipbench", str(ctx.info_name)]
     for name, spelling in given_options(ctx).items():
         if name not in OF_ONE_ROUND:
-            words += [spelling, str(ctx.params[name])]
+            value = ctx.params[name]
+            words += [spelling] if value is True else [spelling, str(value)]
     return shlex.join([*words, *more])
 
 
 def _make_order(
     session: Session, engines: "Engines", given: Mapping[str, Any], *, typed: Mapping[str, str]
 ) -> "Order":
-    from tipbench.grid import open_pack
+    from tipbench.grid import find_champions_model, open_pack
     from tipbench.improve.state import Order, make_options, split_scenarios
     from tipbench.promotion.succession import settle
 
@@ -270,14 +318,20 @@ def _make_order(
     name, base = _find_base(pack, champion, prompt=given["prompt"], model=given["model"])
     if champion is not None:
         _check_champions_values(champion, given, typed)
-    weights = engines.admit(name)
-    if champion is not None and weights.digest != champion.model_digest:
-        raise UsageError(
-            f"{name!r} are other weights here than the champion {champion.name} was made of",
-            hint="Get the weights it was promoted with, or promote what you have now.",
-        )
+        weights = find_champions_model(champion, find_model=engines.admit)
+    else:
+        weights = engines.admit(name)
     options = make_options(settings, pack) if champion is None else champion.options
-    return Order(settings.experiment, pack, weights, base, options, split.training, split.confirming)
+    return Order(
+        settings.experiment,
+        pack,
+        weights,
+        base,
+        options,
+        split.training,
+        split.confirming,
+        given["train_on"],
+    )
 
 
 def _check_champions_values(

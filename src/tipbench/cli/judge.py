@@ -19,6 +19,7 @@ from tipbench.cli.session import (
     given_options,
     has_subcommand,
     judge_here,
+    judge_with_agent,
     judge_with_bar,
     mlflow_options,
     open_session,
@@ -28,23 +29,24 @@ from tipbench.cli.session import (
 from tipbench.errors import JudgedEnough, TipbenchError, UsageError
 
 if TYPE_CHECKING:
+    from tipbench.judging.agent import AgentOutcome
     from tipbench.judging.auto.run import AutoOutcome
-    from tipbench.judging.handout import Handout, SittingRequest
+    from tipbench.judging.handout import Handout
+    from tipbench.judging.request import SittingRequest
     from tipbench.judging.service import AppliedSheet
     from tipbench.judging.status import SittingLine
 
 WHERE = ("experiment", "mlflow_url", "home")
-WISHES = {"judge_kind", "champion", "next_items", "second_opinion", "disagreements"}
+WISHES = {"judge_kind", "champion", "next", "second_opinion", "disagreements"}
 """What may be asked for where items are handed out."""
 GOES_WITH = {
     "export": {*WISHES, "judged_by", "as_json"},
     "apply": {"close", "judged_by", "as_json"},
     "interactive": {*WISHES, "judged_by"},
     "auto": {"judge_model", "budget", "anyway", "as_json"},
+    "agent": {"as_json"},
 }
 """The ways to judge, and the options that each takes."""
-ALONE = ("next_items", "second_opinion", "disagreements")
-"""Of these at most one."""
 UNINFORMATIVE = REFUSED = 3
 """Exit code: no, this judge's verdicts are not used; no, a sitting of the sheet does not count."""
 
@@ -92,7 +94,6 @@ def hand_out_options(function: Function) -> Function:
         ),
         click.option(
             "--next",
-            "next_items",
             type=click.IntRange(min=1),
             metavar="N",
             help="About N items, in whole blocks: those that matter for deciding the winner.",
@@ -122,6 +123,7 @@ def delta_option(function: Function) -> Function:
 @click.option("--judge-model", help="With --auto: a local model, openai:NAME, or litellm:PROVIDER/NAME.")
 @click.option("--budget", type=click.FloatRange(min=0), help="With --auto: at most so many US dollars.")
 @click.option("--anyway", is_flag=True, help="With --auto: judge on when the anchors show it cannot.")
+@click.option("--agent", is_flag=True, help="Let the coding agent of the setting judge_command judge.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @experiment_option
 @mlflow_options
@@ -133,10 +135,18 @@ def command(ctx: click.Context, **given: Any) -> None:
         return
     ways = [way for way in GOES_WITH if given[way]]
     if len(ways) != 1:
-        raise UsageError("judge takes exactly one of --export FILE, --apply FILE, --interactive and --auto")
+        raise UsageError(
+            "judge takes exactly one of --export FILE, --apply FILE, --interactive, --auto and --agent"
+        )
     (way,) = ways
     _check_options(given_options(ctx), way)
-    run = {"export": _export, "apply": _apply, "interactive": _judge_at_keyboard, "auto": _judge_by_model}
+    run = {
+        "export": _export,
+        "apply": _apply,
+        "interactive": _judge_at_keyboard,
+        "auto": _judge_by_model,
+        "agent": _judge_by_agent,
+    }
     ctx.exit(run[way](given))
 
 
@@ -148,11 +158,10 @@ def _check_options(given: Mapping[str, str], way: str) -> None:
     """
     for name in sorted(set(given) - GOES_WITH[way] - {way, *WHERE}):
         raise UsageError(f"{given[name]} does not go with --{way}")
-    several = [given[name] for name in ALONE if name in given]
-    if len(several) > 1:
-        raise UsageError(f"{' and '.join(several)} do not go together")
-    if "champion" in given and "next_items" not in given:
-        raise UsageError("--champion goes with --next")
+    if WISHES & set(given):
+        from tipbench.judging.request import check_wishes
+
+        check_wishes(given, written=lambda name: f"--{name.replace('_', '-')}")
 
 
 def _flags(given: Mapping[str, Any], *more: str) -> dict[str, object]:
@@ -160,12 +169,12 @@ def _flags(given: Mapping[str, Any], *more: str) -> dict[str, object]:
 
 
 def _make_request(given: Mapping[str, Any], *, judged_by: str) -> "SittingRequest":
-    from tipbench.judging.handout import SittingRequest
+    from tipbench.judging.request import SittingRequest
 
     return SittingRequest(
         judged_by,
         judge_kind=given["judge_kind"],
-        items=given["next_items"],
+        items=given["next"],
         champion=given["champion"],
         second_share=given["second_opinion"],
         spots=given["disagreements"],
@@ -280,6 +289,29 @@ def _judge_by_model(given: Mapping[str, Any]) -> int:
     return UNINFORMATIVE if outcome is not None and not outcome.grade.informative and not anyway else 0
 
 
+def _judge_by_agent(given: Mapping[str, Any]) -> int:
+    as_json = given["as_json"]
+    with open_session(_flags(given), for_machines=as_json) as session:
+        outcome = judge_with_agent(session, session.settings.experiment)
+        if as_json:
+            click.echo(json.dumps(_agent_as_json(outcome)))
+        if outcome is None:
+            return 0
+        outcome.check(session.settings.judge_command_minutes)
+    return outcome.exit_code
+
+
+def _agent_as_json(outcome: "AgentOutcome | None") -> dict[str, object] | None:
+    if outcome is None:
+        return None
+    return {
+        "agent_code": outcome.agent_code,
+        "judged": outcome.judged,
+        "waiting": outcome.waiting,
+        "refused": [line.sitting for line in outcome.refused],
+    }
+
+
 def _as_json(outcome: "AutoOutcome | None") -> dict[str, object] | None:
     if outcome is None:
         return None
@@ -382,8 +414,8 @@ def _decide(
 def release_sitting(*, sitting: str, **flags: object) -> None:
     """Take SITTING back from its judge (a lost file): complete blocks count, the rest waits again."""
     with open_session(flags) as session:
-        state = session.workbench.judging.release(sitting, experiment=session.settings.experiment)
-        session.say.print(f"sitting {sitting} is {state}", markup=False)
+        released = session.workbench.judging.release(sitting, experiment=session.settings.experiment)
+        session.say.print(f"sitting {sitting} is {released.state}", markup=False)
 
 
 @command.command(name="close", short_help="End judging of an experiment.")
@@ -419,14 +451,14 @@ def reopen_judging(*, reason: str, **flags: object) -> None:
 @mlflow_options
 def anchors(*, folder: Path, write: bool, **flags: object) -> None:
     """New anchors for the pack in this folder: candidates on which three different judges agree."""
-    from tipbench.judging.new_anchors import propose_anchors, write_anchors
+    from tipbench.judging.anchors import propose_anchors, write_anchors
     from tipbench.pack import read_pack
     from tipbench.show.sittings import print_proposal
 
     pack = read_pack(folder)
     with open_session(flags) as session:
         name, judging, say = session.settings.experiment, session.workbench.judging, session.say
-        proposal = propose_anchors(judging.open(name, fresh=True), pack, experiment=name)
+        proposal = propose_anchors(judging.open(name, fresh=True), pack)
         print_proposal(proposal, say)
         if proposal.new and write:
             write_anchors(folder, proposal)

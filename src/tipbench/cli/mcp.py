@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 def command(*, champion: str | None, **flags: object) -> None:
     """Serve judging to a coding agent over stdio (Model Context Protocol). The agent starts it itself."""
     try:
-        from tipbench.judging.mcp import make_server
+        from tipbench.judging.mcp import JudgeTools, make_server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"mcp", "mcp_types"}:
             raise
         raise TipbenchError(
             "the MCP server needs the extra `mcp`", hint="Install it: pip install 'tipbench[mcp]'"
         ) from error
-    from tipbench.judging.tools import JudgeTools
     from tipbench.records import AGENT
     from tipbench.settings import read_settings
     from tipbench.show.console import make_console

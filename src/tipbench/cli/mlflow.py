@@ -16,7 +16,7 @@ from tipbench.cli.session import (
     mlflow_options,
     open_session,
 )
-from tipbench.errors import Problems, TipbenchError, TrackingUnavailable
+from tipbench.errors import Problems, TipbenchError, TrackingUnavailable, UsageError
 
 if TYPE_CHECKING:
     from tipbench.bench.views import Change, RepairReport
@@ -165,12 +165,42 @@ def _print_restored(restored: "RestoredData") -> None:
 @click.option("--experiment", help="MLflow experiment [default: all experiments of tipbench].")
 @click.option("--dry-run", is_flag=True, help="List what is wrong and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--champion", metavar="PACK", help="Begin a new chain of champions: the old one is broken.")
+@click.option("--reason", help="Why; goes with --champion.")
 @mlflow_options
-def repair(*, experiment: str | None, dry_run: bool, as_json: bool, **flags: object) -> None:
+def repair(
+    *,
+    experiment: str | None,
+    dry_run: bool,
+    as_json: bool,
+    champion: str | None,
+    reason: str | None,
+    **flags: object,
+) -> None:
     """Rebuild scores, judge_pending, judged_at and judged_by of all cells from the verdicts.
 
     They are views for people and filters: nothing reads them back, and nothing else is changed.
+
+    With --champion instead: promotions that cannot be followed any more are left behind, with a reason.
     """
+    if champion or reason:
+        _begin_again(flags, champion, reason, alone=not (experiment or dry_run or as_json))
+    else:
+        _repair_views(flags, experiment, dry_run=dry_run, as_json=as_json)
+
+
+def _begin_again(flags: dict[str, object], pack: str | None, reason: str | None, *, alone: bool) -> None:
+    from tipbench.promotion.succession import begin_again
+
+    if not (pack and reason and alone):
+        raise UsageError("--champion PACK and --reason go together, and with no other option")
+    with open_session(flags) as session:
+        broken = begin_again(session.tracking, pack, reason=reason, stamps=session.stamps)
+        session.say.print(f"{broken}. A new chain was begun; nothing was deleted.", markup=False)
+        session.say.print("Next: tipbench promote --initial ARM --reason …", markup=False)
+
+
+def _repair_views(flags: dict[str, object], experiment: str | None, *, dry_run: bool, as_json: bool) -> None:
     from dataclasses import asdict
 
     with open_session(flags | {"experiment": experiment}, for_machines=as_json) as session:

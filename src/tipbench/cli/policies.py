@@ -535,25 +535,18 @@ def _find_champion(session: Session, arm: str | None, where: str | None) -> tupl
 
 
 def _read_tips(session: Session, arm: str, where: str, *, kind_of: str) -> "list[StoredTip]":
-    from tipbench.bench.cells import read_candidates
-    from tipbench.bench.evidence import read_evidence
-    from tipbench.bench.packs import read_pack_files
-    from tipbench.pack import parse_pack
     from tipbench.policies.serving.tips import StoredTip
 
-    tracking = session.tracking
-    runs = tracking.read_runs(tracking.find_experiment(where))
-    evidence = read_evidence(runs)
+    bench = session.workbench.open(where)
+    bench.check_cells()
+    bench.check_arm(arm)
+    evidence = bench.evidence
     cells = [cell for cell in evidence.cells if cell.facts.arm == arm]
-    if not cells:
-        arms = ", ".join(dict.fromkeys(cell.facts.arm for cell in evidence.cells))
-        raise UsageError(f"experiment {where!r} has no arm {arm!r}", hint=f"It has: {arms or 'none'}")
-    pack = parse_pack(read_pack_files(runs, cells[-1].facts.pack_hash, tracking=tracking))
+    pack = bench.pack_of(cells[-1].facts.pack_hash)
     kinds = {scenario.id: scenario.values.get(kind_of, "tip") for scenario in pack.scenarios}
     tips: list[StoredTip] = []
     for cell in cells:
         kind = kinds.get(cell.facts.scenario, "tip")
-        text = tracking.read_artifact(cell.run, "candidates.json")
         tips += [
             StoredTip(
                 id=f"{cell.facts.key}-{candidate.slot}",
@@ -562,7 +555,7 @@ def _read_tips(session: Session, arm: str, where: str, *, kind_of: str) -> "list
                 quality=_judged_quality(evidence, cell, candidate.slot, pack.rubric),
                 scenario=cell.facts.scenario,
             )
-            for candidate in read_candidates(text)
+            for candidate in bench.candidates_of(cell)
             if candidate.answered
         ]
     return tips

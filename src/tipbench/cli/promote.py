@@ -1,10 +1,8 @@
 """`tipbench promote`."""
 
-import getpass
-
 import click
 
-from tipbench.cli.session import check_reason, experiment_option, mlflow_options, open_session
+from tipbench.cli.session import check_reason, experiment_option, find_user, mlflow_options, open_session
 from tipbench.errors import UsageError
 
 
@@ -40,8 +38,8 @@ def command(
 
     with open_session(flags, for_machines=as_json) as session:
         name = session.settings.experiment
-        session.workbench.judging.tidy(session.settings.experiment)
-        promoting = session.workbench.promoting(getpass.getuser())
+        promoting = session.workbench.promoting(find_user())
+        session.workbench.judging.tidy(name)
         if initial:
             outcome = promoting.name_first(initial, experiment=name, reason=check_reason(reason or ""))
         elif force:

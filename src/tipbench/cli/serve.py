@@ -1,6 +1,5 @@
 """`tipbench serve`: the panel and the API, their users and tokens."""
 
-import getpass
 import os
 import sys
 from collections.abc import Callable
@@ -9,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tipbench.cli.session import check_extra, check_room, has_subcommand, home_option, mlflow_options
+from tipbench.cli.session import (
+    check_extra,
+    check_room,
+    find_user,
+    has_subcommand,
+    home_option,
+    mlflow_options,
+)
 from tipbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -223,4 +229,4 @@ def _read_password(*, from_stdin: bool) -> str:
 
 
 def _who() -> str:
-    return f"{getpass.getuser()} (command line)"
+    return f"{find_user()} (command line)"

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from tipbench.errors import JudgedEnough, TipbenchError, TrackingRefused, TrackingUnavailable, UsageError
+from tipbench.run_keys import RUN_KEYS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from tipbench.collect.run import Plan
     from tipbench.engines.protocol import Engine
     from tipbench.grid import Cell
+    from tipbench.judging.agent import AgentOutcome
     from tipbench.judging.auto.run import AutoOrder, AutoOutcome
-    from tipbench.judging.handout import SittingRequest
+    from tipbench.judging.request import SittingRequest
     from tipbench.records import Model
     from tipbench.settings import Settings
     from tipbench.tracking import Delivery, Tracking
@@ -131,10 +133,10 @@ def find_judge_name(settings: "Settings") -> str:
     Raises:
         UsageError: the machine has no name for the user.
     """
-    return settings.judged_by or find_user()
+    return settings.judged_by or find_user("Say who you are: --judged-by NAME, or set USER.")
 
 
-def find_user() -> str:
+def find_user(hint: str = "Say who you are: set USER.") -> str:
     """Who sits at this machine.
 
     Raises:
@@ -145,9 +147,7 @@ def find_user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError) as error:
-        raise UsageError(
-            "this machine has no name for you", hint="Say who you are: --judged-by NAME, or set USER."
-        ) from error
+        raise UsageError("this machine has no name for you", hint=hint) from error
 
 
 def find_pack_name(settings: "Settings") -> str:
@@ -187,7 +187,7 @@ def write_whole(path: Path, text: str) -> None:
 def mlflow_options(function: Function) -> Function:
     """The options of every command that talks to MLflow."""
     for option in (
-        click.option("--mlflow-url", help="MLflow server [default: localhost:5000, else the managed one]."),
+        run_option("mlflow_url"),
         home_option,
     ):
         function = option(function)
@@ -201,7 +201,31 @@ def home_option(function: Function) -> Function:
 
 def experiment_option(function: Function) -> Function:
     """The experiment, as everywhere."""
-    return click.option("--experiment", help="MLflow experiment [default: tip-bench-auto].")(function)
+    return run_option("experiment")(function)
+
+
+def run_option(name: str, **other: Any) -> Callable[[Function], Function]:
+    """The option of a key of a run, as it is declared. Its limits are checked with the settings."""
+    key = RUN_KEYS[name]
+    spelling = f"--{name.replace('_', '-')}"
+    usual = "" if key.default is None or key.type is bool else f" [default: {key.default}]"
+    how: dict[str, Any] = {"help": f"{key.hint}{usual}"} | other
+    if key.type is bool:
+        return click.option(f"{spelling}/--no-{spelling[2:]}", default=None, **how)
+    return click.option(spelling, type=click.Choice(list(key.choices)) if key.choices else key.type, **how)
+
+
+def content_options(function: Function) -> Function:
+    """What decides what is generated."""
+    names = ("models", "prompts", "scenarios", "n_scenarios", "n_tips", "temperature", "diversity", "seed")
+    for option in (pack_option, *map(run_option, reversed(names))):
+        function = option(function)
+    return function
+
+
+def pack_option(function: Function) -> Function:
+    """The pack, as everywhere."""
+    return click.option("--pack", help="A built-in pack or a folder.")(function)
 
 
 def given_options(ctx: click.Context) -> dict[str, str]:
@@ -295,11 +319,22 @@ class CollectRun:
             say.print(f"· {line}", markup=False)
         say.print(f"{len(plan.cells)} cells are in experiment {name!r}. Next:", markup=False)
         if plan.close_reason is None:
-            say.print(f"  tipbench judge --experiment {shlex.quote(name)} --export sheet.json", markup=False)
+            say.print(
+                f"  tipbench judge --experiment {shlex.quote(name)} {_how_to_judge(settings)}", markup=False
+            )
         else:
             say.print(f"  judging was closed: {plan.close_reason}. To open it again:", markup=False)
             say.print(f"  tipbench judge reopen --experiment {shlex.quote(name)} --reason …", markup=False)
         say.print(f"  tipbench compare --experiment {shlex.quote(name)}", markup=False)
+
+
+def _how_to_judge(settings: "Settings") -> str:
+    """The options of the judge that the cells wait for."""
+    from tipbench.records import LAZY_KINDS
+
+    if settings.judge_kind in LAZY_KINDS:
+        return "--interactive" if settings.judge_kind == "human" else "--export sheet.json"
+    return "--auto" if settings.judge_model else "--auto --judge-model NAME"
 
 
 def judge_with_bar(session: Session, order: "AutoOrder", *, quiet: bool) -> "AutoOutcome | None":
@@ -310,6 +345,22 @@ def judge_with_bar(session: Session, order: "AutoOrder", *, quiet: bool) -> "Aut
         return session.workbench.auto_judging(report).run(order, experiment=session.settings.experiment)
 
 
+def judge_with_agent(session: Session, experiment: str) -> "AgentOutcome | None":
+    """Lets the agent of the settings judge, shows what it prints and what came of it.
+
+    Raises:
+        NoAgent: none is set, or it cannot be started.
+    """
+    from tipbench.show.sittings import print_agent
+
+    def show(line: str) -> None:
+        session.say.print(f"│ {line}", markup=False, highlight=False, soft_wrap=True)
+
+    outcome = session.workbench.agent_judging(show, os.environ).run(experiment)
+    print_agent(outcome, session.say, experiment=experiment)
+    return outcome
+
+
 def judge_here(session: Session, request: "SittingRequest") -> int:
     """Lets the judge work at the keyboard, then says what the sitting became. Gives the exit code.
 
@@ -317,7 +368,6 @@ def judge_here(session: Session, request: "SittingRequest") -> int:
         UsageError: this is not a terminal.
     """
     from tipbench.judging.keyboard.loop import judge_at_keyboard
-    from tipbench.judging.service import LiveJudging
     from tipbench.show.screen import TerminalScreen
     from tipbench.show.sittings import tell_left
 
@@ -327,9 +377,8 @@ def judge_here(session: Session, request: "SittingRequest") -> int:
             "judge --interactive needs a terminal it can draw on",
             hint=f"Judge by file: tipbench judge --experiment {shlex.quote(name)} --export sheet.json",
         )
-    live = LiveJudging(judging)
     try:
-        sitting = live.open(replace(request, sits="human"), experiment=name)
+        sitting = judging.open_sitting(replace(request, sits="human"), experiment=name)
     except JudgedEnough as enough:
         say_enough(session, enough)
         return 0
@@ -337,7 +386,7 @@ def judge_here(session: Session, request: "SittingRequest") -> int:
         session.say.print("nothing waits for a lazy judge that is not with one already")
         session.say.print(f"  tipbench judge status --experiment {shlex.quote(name)}", markup=False)
         return 0
-    left = judge_at_keyboard(live, sitting, screen=TerminalScreen(session.say))
+    left = judge_at_keyboard(judging, sitting, screen=TerminalScreen(session.say))
     if left.exit_code:
         return left.exit_code
     lines = {line.sitting: line for line in judging.status(experiment=name).sittings}

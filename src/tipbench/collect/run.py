@@ -3,16 +3,22 @@
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 
 from tipbench.bench.cells import CellTexts, StoredCell, cell_write, generation_metrics, read_cells
-from tipbench.bench.evidence import read_evidence
+from tipbench.bench.evidence import find_changes, read_evidence
 from tipbench.bench.packs import find_pack_run, pack_write
 from tipbench.clock import Stamps
 from tipbench.collect.candidates import measure_diversity, parse_candidates
 from tipbench.engines.machine import PeakWatch, read_machine_load
 from tipbench.engines.protocol import Engine, LoadedModel
-from tipbench.errors import GenerationFailed, TipbenchError
+from tipbench.errors import (
+    ContentsDiffer,
+    ExperimentNotFound,
+    GenerationFailed,
+    TipbenchError,
+    TrackingRefused,
+)
 from tipbench.grid import Cell
 from tipbench.records import ANSWERED, FAILED, Candidate, Generation, Model, Pack
 from tipbench.tracking import Delivery, Tracking
@@ -20,6 +26,8 @@ from tipbench.tracking.runs import Experiment, blank_write
 
 STOP_SECONDS = 10.0
 """How long a stopped collect tries to deliver what it made; the rest stays in the journal."""
+LONGEST_NAME = 490
+"""Of an experiment that a number is put behind: MLflow takes 500 characters."""
 HAND_OVER_SECONDS = 20.0
 """How long the engine is kept at the end of a model so that the next process sees its cells stored."""
 
@@ -96,6 +104,37 @@ def plan_collect(
     )
 
 
+def refuse_changes(
+    stored: Sequence[StoredCell], cells: Sequence[Cell], *, tracking: Tracking, experiment: str
+) -> None:
+    """Refuses cells that would give a name in the experiment a second content: its board would be gone.
+
+    Raises:
+        ContentsDiffer: says what differs, and where there is room.
+    """
+    if changes := find_changes(stored, cells):
+        raise ContentsDiffer(experiment, changes, free_name=find_room(cells, tracking, experiment))
+
+
+def find_room(cells: Sequence[Cell], tracking: Tracking, experiment: str) -> str:
+    """The experiment if the cells fit, else the next name that is free or that was begun with them before."""
+    keys = {cell.key for cell in cells}
+    for number in count(1):
+        name = experiment if number == 1 else f"{experiment[:LONGEST_NAME]}-{number}"
+        try:
+            found = tracking.find_experiment(name, also_foreign=True)
+        except ExperimentNotFound:
+            return name
+        except TrackingRefused:
+            continue  # Deleted in MLflow, which keeps the name.
+        stored = read_evidence(tracking.read_runs(found)).cells if found.uid else ()
+        known = {cell.facts.key for cell in stored}
+        missing = [cell for cell in cells if cell.key not in known]
+        if (number == 1 or keys & known) and not find_changes(stored, missing):
+            return name
+    raise AssertionError("never")
+
+
 def collect_cells(
     plan: Plan, *, store: CellStore, engine_of: Callable[[Model], Engine]
 ) -> Generator[CollectedCell]:
@@ -120,18 +159,29 @@ class Collecting:
     stamps: Stamps
     judge_kind: str
 
-    def foresee(self, cells: Sequence[Cell], *, experiment: str, reuse_from: str | None) -> Plan:
-        """What would be done. Writes nothing: the experiment need not be there yet."""
+    def foresee(self, cells: Sequence[Cell], *, experiment: str, reuse_from: str | None = None) -> Plan:
+        """What would be done. Writes nothing: the experiment need not be there yet.
+
+        Raises:
+            ContentsDiffer: a name would have two contents there.
+        """
         found = self.tracking.seek_experiment(experiment)
-        return plan_collect(
+        plan = plan_collect(
             cells, tracking=self.tracking, experiment=found, reuse_from=self._find(reuse_from)
         )
+        refuse_changes(plan.stored, plan.missing, tracking=self.tracking, experiment=experiment)
+        return plan
 
     def begin(self, cells: Sequence[Cell], *, experiment: str, reuse_from: str | None = None) -> "Collection":
-        """Makes the experiment where there is none, and plans."""
+        """Makes the experiment where there is none, and plans.
+
+        Raises:
+            ContentsDiffer: a name would have two contents there.
+        """
         source = self._find(reuse_from)
         stored = self.tracking.ensure_experiment(experiment)
         plan = plan_collect(cells, tracking=self.tracking, experiment=stored, reuse_from=source)
+        refuse_changes(plan.stored, plan.missing, tracking=self.tracking, experiment=experiment)
         closed = plan.close_reason is not None
         return Collection(plan, CellStore(self.tracking, stored, self.stamps, self.judge_kind, closed))
 
@@ -197,11 +247,12 @@ def _estimate_cell(cell: Cell, stored: Iterable[StoredCell]) -> float:
 def _collect_model(cells: Sequence[Cell], *, engine: Engine, store: CellStore) -> Generator[CollectedCell]:
     with engine.load(cells[0].model) as loaded, PeakWatch() as watch:
         # Whoever held the engine before us may have made some of these cells.
-        known = {c.facts.key for c in read_cells(store.tracking.read_runs(store.experiment)) if not c.retired}
+        stored = [c for c in read_cells(store.tracking.read_runs(store.experiment)) if not c.retired]
+        known = {c.facts.key for c in stored}
+        new = [cell for cell in cells if cell.key not in known]
+        refuse_changes(stored, new, tracking=store.tracking, experiment=store.experiment.name)
         first = True
-        for cell in cells:
-            if cell.key in known:
-                continue
+        for cell in new:
             collected = _generate_cell(cell, loaded)
             peak = watch.take()
             measured = {

@@ -220,6 +220,11 @@ class DigestCache:
         self._keep(file, _known(before, digest))
         return digest
 
+    def find(self, sha256: str) -> Path | None:
+        """A file that had this digest when it was hashed, and is as it was then."""
+        files = (Path(path) for path, known in self._read().items() if known.sha256 == sha256)
+        return next((file for file in files if file.is_file() and self.sha256(file) == sha256), None)
+
     def _read(self) -> dict[str, _Known]:
         try:
             return _Entries.model_validate_json(self._path.read_bytes()).root

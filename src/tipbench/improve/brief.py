@@ -27,7 +27,7 @@ from tipbench.bench.versions import (
 from tipbench.engines.protocol import Engine, FormModel
 from tipbench.errors import GenerationFailed, ModelRefused, TipbenchError, UsageError
 from tipbench.inert import make_inert_line
-from tipbench.judging.blind import fence_text
+from tipbench.judging.wire import fence_text
 from tipbench.pack.check import ALWAYS
 from tipbench.records import Model, Pack, Prompt, Sampling, Scenario
 

@@ -19,14 +19,16 @@ from tipbench.bench.versions import (
     version_write,
 )
 from tipbench.collect.run import plan_collect
-from tipbench.errors import JudgedEnough, NewerSchema, NoChampion, SheetError, UsageError
+from tipbench.errors import JudgedEnough, NewerSchema, NoChampion, SheetError, TipbenchError, UsageError
 from tipbench.grid import Cell
 from tipbench.improve.brief import Brief, Check, ModelProposer, Subject, read_findings, write_brief
-from tipbench.improve.state import Course, Order, read_course
+from tipbench.improve.state import Course, Order, explain_lack, read_course
 from tipbench.inert import make_inert_line
-from tipbench.judging.handout import SittingRequest, part_file, schema_file, seed_source
+from tipbench.judging.agent import AgentOutcome
+from tipbench.judging.handout import seed_source
+from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
-from tipbench.judging.sheet import Sheet, read_sheet
+from tipbench.judging.sheet import Sheet, part_file, read_sheet, schema_file
 from tipbench.judging.status import SittingLine
 from tipbench.promotion.gate import GateQuestion
 from tipbench.promotion.promote import Outcome, Promoting
@@ -61,11 +63,15 @@ class Stop:
 
 @dataclass(frozen=True)
 class LazyJudging:
-    """Where lazy verdicts come from. Files are called after `sheet`, numbered where it is taken."""
+    """Where lazy verdicts come from: an `agent` that judges at once, told the experiment; else files.
+
+    Files are called after `sheet`, numbered where it is taken.
+    """
 
     judging: Judging
     judged_by: str
     sheet: Path
+    agent: Callable[[str], AgentOutcome | None] | None = None
 
     def take_in(self, experiment: str) -> tuple[str, ...]:
         """Takes in what was filled of the sheets that are out, and closes what ran out; says what it took.
@@ -73,8 +79,7 @@ class LazyJudging:
         Raises:
             SheetError: names every problem of a sheet by item.
         """
-        with self.judging.locked(experiment) as bench:
-            self.judging.read_tidy(bench)
+        self.judging.tidy(experiment)
         said: list[str] = []
         for path, sheet in self._sheets(experiment, self._open(experiment)):
             if any(s is not None for part in sheet.sections for i in part.items for s in i.scores.values()):
@@ -85,12 +90,24 @@ class LazyJudging:
                 ]
         return tuple(said)
 
-    def ask(self, experiment: str, request: SittingRequest) -> Stop:
-        """Hands out what is asked for, unless a judge has something already; either way it is waited for.
+    def ask(self, experiment: str, request: SittingRequest) -> Stop | None:
+        """Lets the agent judge: None when there are new verdicts. Without one it hands out what is asked for,
+        unless a judge has something already; either way it is waited for.
 
         Raises:
             JudgingClosed: a person ended judging of the experiment.
         """
+        if self.agent is not None:
+            outcome = self.agent(experiment)
+            if outcome is not None and outcome.judged:
+                return None
+            said = f"Lazy verdicts of {experiment!r} are needed, and the agent gave none that counts."
+            return Stop(
+                4, (said, "See what it said, or judge yourself (--sheet FILE). Then go on:"), go_on=()
+            )
+        return self._hand_out(experiment, request)
+
+    def _hand_out(self, experiment: str, request: SittingRequest) -> Stop:
         waiting = self._open(experiment)
         path = self._free_file()
         # What was killed while it was handed out is with nobody yet: its file is put in place first.
@@ -182,6 +199,13 @@ class Deciding:
 
     def decide(self, asked: GateQuestion, *, promote: bool) -> Stop:
         """What the gate says, with the promotion if it is wanted; or what it waits for."""
+        while True:
+            stop = self._decide_now(asked, promote=promote)
+            if stop is not None:
+                return stop
+
+    def _decide_now(self, asked: GateQuestion, *, promote: bool) -> Stop | None:
+        """The same; None when there are new verdicts to decide with."""
         try:
             outcome = self._ask(asked, promote=promote)
         except NoChampion:
@@ -195,20 +219,20 @@ class Deciding:
         if look.remark:
             return Stop(3, (f"{report.champion} stays champion: {look.remark}.",), outcome=outcome)
         stop = self.lazy.ask(asked.experiment, SittingRequest(self.lazy.judged_by, items=look.missing))
-        return replace(stop, outcome=outcome)
+        return None if stop is None else replace(stop, outcome=outcome)
 
     def _ask(self, asked: GateQuestion, *, promote: bool) -> Outcome:
         if promote:
             return self.promoting.promote(asked)
         return Outcome(outcome="refused", gate=self.promoting.gate.ask(asked))
 
-    def _decide_first(self, asked: GateQuestion) -> Stop:
+    def _decide_first(self, asked: GateQuestion) -> Stop | None:
         """Without a champion there is no gate: the leaderboard, and a person's word."""
         name = asked.experiment
         board = compare_bench(self.promoting.gate.read(name), "arm")
         if board.winner is None and board.waiting:
             stop = self.lazy.ask(name, SittingRequest(self.lazy.judged_by, items=ITEMS_AT_ONCE))
-            return replace(stop, board=board)
+            return None if stop is None else replace(stop, board=board)
         if board.winner is None or asked.challenger not in {None, board.winner}:
             return Stop(board.exit_code or 3, board=board)
         said = (
@@ -248,6 +272,8 @@ class Improving:
     deciding: Deciding
     export: Callable[[Brief], Stop]
     proposer: ModelProposer | None = None
+    promote: bool = False
+    """Whether what the gate lets pass becomes champion at once."""
 
     def take_versions(self, proposals: Proposals) -> list[str]:
         """Stores the versions that answer the brief of this or of the next round; gives all their names.
@@ -273,13 +299,10 @@ class Improving:
                 champion = f"{self.order.base.name} came out of {self.order.experiment!r} and is champion."
                 return Stop(0, (champion, "To improve it further, take a new experiment."))
             if course.lacking:
-                scenarios = {cell.facts.scenario for cell in course.lacking}
-                request = SittingRequest(
-                    self.deciding.lazy.judged_by,
-                    blocks=len(scenarios),
-                    champion=self.order.arm(self.order.base),
-                )
-                return self.deciding.lazy.ask(self.order.experiment, request).after(*said)
+                stop = self._ask_lazily(course)
+                if stop is None:
+                    continue
+                return stop.after(*said)
             if course.round >= self.rounds:
                 return self._confirm(course).after(*said, *tell_course(course))
             brief = self._write_brief(course)
@@ -287,6 +310,15 @@ class Improving:
                 return self.export(brief).after(*said, *tell_course(course))
             proposals = self.proposer.propose(brief, check=self._checker(course))
             self._store(course, proposals, brief, self.proposer.name)
+
+    def _ask_lazily(self, course: Course) -> Stop | None:
+        scenarios = {cell.facts.scenario for cell in course.lacking}
+        request = SittingRequest(
+            self.deciding.lazy.judged_by,
+            blocks=len(scenarios),
+            champion=self.order.arm(self.order.base),
+        )
+        return self.deciding.lazy.ask(self.order.experiment, request)
 
     @property
     def _judging(self) -> Judging:
@@ -302,7 +334,27 @@ class Improving:
         if course.is_over:
             return (), course
         cells = self.order.cells(course.prompts, self.order.training)
-        return self.deciding.bench(cells, self.order.experiment), self._read()
+        if self.order.train_on == "auto" and not course.levels:
+            # One cell is enough to be asked the anchors: who fails there is known before the rest is made.
+            self.deciding.bench(cells[:1], self.order.experiment)
+            self._check_auto(self._read())
+        said = self.deciding.bench(cells, self.order.experiment)
+        course = self._read()
+        if self.order.train_on == "auto":
+            self._check_auto(course)
+        return said, course
+
+    def _check_auto(self, course: Course) -> None:
+        """Refuses to choose by a judge that did not judge.
+
+        Raises:
+            TipbenchError: says what its anchors showed.
+        """
+        if course.lacking:
+            raise TipbenchError(
+                f"--train-on auto cannot choose: {explain_lack(self._judging.open(self.order.experiment))}",
+                hint="Name another judge (--judge-model), or train on lazy verdicts (--train-on lazy).",
+            )
 
     def _write_brief(self, course: Course) -> Brief:
         bench = self._judging.open(self.order.experiment)
@@ -349,7 +401,7 @@ class Improving:
             return Stop(3, (said,))
         experiment = confirming_experiment(order, winner)
         said = self.deciding.bench(order.cells([order.base, winner], order.confirming), experiment)
-        stop = self.deciding.decide(GateQuestion(experiment, order.arm(winner)), promote=False)
+        stop = self.deciding.decide(GateQuestion(experiment, order.arm(winner)), promote=self.promote)
         first = f"Confirming {winner.name} on {len(order.confirming)} other scenarios, in {experiment!r}."
         return stop.after(first, *said)
 
@@ -384,7 +436,8 @@ def tell_course(course: Course) -> tuple[str, ...]:
     """Every prompt with its mean on the training scenarios, its parent, and why it exists."""
     levels, best = course.levels, course.best
     facts = {version.facts.name: version.facts for version in course.versions}
-    lines = [f"On {len(course.order.training)} training scenarios, after round {course.round}:"]
+    tier = ", by the automatic judge" if course.order.train_on == "auto" else ""
+    lines = [f"On {len(course.order.training)} training scenarios, after round {course.round}{tier}:"]
     for prompt in sorted(course.prompts, key=lambda prompt: -levels.get(prompt.name, 0.0)):
         level = f"{levels[prompt.name]:6.2f}" if prompt.name in levels else "     –"
         found = facts.get(prompt.name)

@@ -1,22 +1,26 @@
 """Where an improvement stands, read from the store: versions, rounds, what is judged, which one is ahead."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Literal
 
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.champions import ChampionArm
-from tipbench.bench.scores import find_levels, make_scores
+from tipbench.bench.evidence import Evidence
+from tipbench.bench.scores import find_auto_judges, find_levels, make_auto_scores, make_scores
+from tipbench.bench.sittings import read_grade
 from tipbench.bench.versions import StoredVersion, add_prompts, name_version, read_versions
 from tipbench.errors import UsageError
 from tipbench.grid import Cell
 from tipbench.pack import answer_tokens, select_scenarios
 from tipbench.records import Model, Options, Pack, Prompt, Sampling, Scenario, content_hash
 from tipbench.settings import Settings
-from tipbench.stats import leaderboard
+from tipbench.stats import Score, leaderboard
 from tipbench.tracking.runs import Experiment
 
 ROUNDING = 1e-9
+TrainOn = Literal["lazy", "auto"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class Order:
     options: Options
     training: tuple[Scenario, ...]
     confirming: tuple[Scenario, ...]
+    train_on: TrainOn = "lazy"
+    """Whose verdicts choose among versions; what confirms asks both tiers whatever this is."""
 
     def arm(self, prompt: Prompt) -> str:
         """As the leaderboard writes it."""
@@ -111,25 +117,39 @@ def read_course(order: Order, bench: Bench) -> Course:
         )
     names = {order.base.name, *(version.facts.name for version in versions)}
     cells = [c for c in evidence.cells if c.facts.prompt in names and c.facts.model == order.model.name]
-    judged = evidence.lazy_by_cell()
-    rubric = order.pack.rubric
-    board = leaderboard(
-        make_scores(
-            evidence,
-            cells,
-            rubric=rubric,
-            levels=find_levels(evidence, rubric),
-            name_of=lambda facts: facts.prompt,
-        )
-    )
+    scores, judged = _read_training(order, evidence, cells)
     return Course(
         order=order,
         experiment=bench.experiment,
         versions=versions,
         cells=tuple(cells),
-        lacking=tuple(c for c in cells if c.answered_count and not judged.get(c.run.run_id)),
-        levels={str(name): level for name, level in board.estimate.items()},
+        lacking=tuple(c for c in cells if c.answered_count and c.run.run_id not in judged),
+        levels={str(name): level for name, level in leaderboard(scores).estimate.items()},
     )
+
+
+def _read_training(
+    order: Order, evidence: Evidence, cells: Sequence[StoredCell]
+) -> tuple[list[Score], Set[str]]:
+    """What the tier that is trained on says of the prompts, and the runs of the cells it has judged."""
+    rubric = order.pack.rubric
+    if order.train_on == "auto":
+        judge = next(iter(find_auto_judges(evidence)), None)
+        scores = make_auto_scores(judge, cells, rubric=rubric, name_of=lambda facts: facts.prompt)
+        return scores, {given.cell.run.run_id for given in judge.given} if judge else set()
+    levels = find_levels(evidence, rubric)
+    scores = make_scores(evidence, cells, rubric=rubric, levels=levels, name_of=lambda facts: facts.prompt)
+    return scores, evidence.lazy_by_cell().keys()
+
+
+def explain_lack(bench: Bench) -> str:
+    """Why an automatic judge has not judged: what its anchors showed, where they did."""
+    for sitting in reversed(bench.evidence.sittings):
+        grade = read_grade(sitting) if sitting.facts.tier == "auto" and sitting.state == "refused" else None
+        if grade is not None:
+            what = "is uninformative" if grade.holds_format else "cannot hold the format"
+            return f"the automatic judge {sitting.judged_by} {what} on the anchors: {grade.shown}"
+    return "the automatic judge has not judged everything"
 
 
 LEAST_TRAINING = 2

@@ -69,7 +69,8 @@ class LocalProcess:
 
 
 class Dispatcher:
-    """One per process. `is_judged` says whether judging of the job's experiment is done.
+    """One per process. `find_end` says why nobody waits for judging of an experiment any more, None if they
+    do; `count_waiting` how many candidates wait there for a lazy judge.
 
     Local jobs run one at a time; what `airflow` runs has a queue of its own there.
     """
@@ -80,13 +81,15 @@ class Dispatcher:
         *,
         local: Launcher,
         airflow: Launcher | None = None,
-        is_judged: Callable[[str], bool],
+        find_end: Callable[[str], str | None],
+        count_waiting: Callable[[str], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._local = local
         self._airflow = airflow
-        self._is_judged = is_judged
+        self._find_end = find_end
+        self._count_waiting = count_waiting
         self._clock = clock
         self._launched: dict[str, float] = {}
         self._looked: dict[str, float] = {}
@@ -138,9 +141,18 @@ class Dispatcher:
 
     def _wake(self) -> None:
         for job in self._list("local", "waiting"):
-            if self._is_time_to_look(job) and self._is_judged(job.experiment):
-                self._store.resume(job.id)
+            if not self._is_time_to_look(job):
+                continue
+            if reason := self._find_end(job.experiment):
+                self._store.resume(job.id, reason=reason)
                 self._launched.pop(job.id, None)
+            else:
+                self._tell_wait(job)
+
+    def _tell_wait(self, job: Job) -> None:
+        """Once for each job, when its candidates begin to wait for a lazy judge."""
+        if not self._store.is_wait_told(job.id):
+            self._store.tell_wait(job, self._count_waiting(job.experiment))
 
     def _follow_airflow(self) -> None:
         """Without a launcher for it, as after a change of settings, its jobs stay as they were seen last."""
@@ -152,6 +164,8 @@ class Dispatcher:
                 continue
             if job.state != "queued" or job.id in self._launched:
                 airflow.follow(job)
+                if self._store.get(job.id).state == "waiting":
+                    self._tell_wait(job)
             else:
                 airflow.launch(job)
                 self._launched[job.id] = self._clock()

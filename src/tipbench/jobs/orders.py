@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator
 
 from tipbench.errors import UsageError
 from tipbench.jobs.records import Step
-from tipbench.records import AGENT, Record
-from tipbench.settings import Settings
-
-_DEFAULTS = Settings.model_fields
+from tipbench.records import AGENT, LAZY_KINDS, Record
+from tipbench.settings import RunSettings, Settings, run_field
 
 
 def _check_argument(value: str) -> str:
@@ -35,32 +33,36 @@ Experiment = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(
 Names = Annotated[str, Field(min_length=1, max_length=4_000), AfterValidator(_check_argument)]
 """A list with commas."""
 ModelName = Annotated[Name, AfterValidator(_check_models)]
-ModelNames = Annotated[Names, AfterValidator(_check_models)]
 
 
-class RunOrder(Record):
+class RunOrder(RunSettings, Record, strict=True):
     """The configuration of a run: the keys, defaults and limits of `tipbench collect`.
 
     `ollama_url` and `mlflow_url` are chosen among those that the server was configured with.
     """
 
-    models: ModelNames = _DEFAULTS["models"].default
-    prompts: Names = _DEFAULTS["prompts"].default
-    scenarios: Name = _DEFAULTS["scenarios"].default
-    n_tips: int = Field(default=_DEFAULTS["n_tips"].default, ge=1, le=50, strict=True)
-    n_scenarios: int = Field(default=0, ge=0, le=1_000_000, strict=True)
-    temperature: float = Field(default=_DEFAULTS["temperature"].default, ge=0, le=2, allow_inf_nan=False)
-    diversity: bool = Field(default=False, strict=True)
-    seed: int = Field(default=0, ge=0, lt=2**63, strict=True)
-    judge_kind: str = Field(default="claude-code", pattern="^(claude-code|human|haiku)$")
-    experiment: Experiment = _DEFAULTS["experiment"].default
-    max_model_b: float = Field(default=_DEFAULTS["max_model_b"].default, gt=0, allow_inf_nan=False)
-    ollama_url: str | None = Field(default=None, max_length=2_000)
-    mlflow_url: str | None = Field(default=None, max_length=2_000)
-    skip_missing: bool = Field(default=False, strict=True)
+    ollama_url: str | None = run_field("ollama_url", default=None)
+    mlflow_url: str | None = run_field("mlflow_url")
+    skip_missing: bool = run_field("skip_missing")
+
+    _check_arguments = field_validator("models", "prompts", "scenarios", "experiment")(_check_argument)
+    _check_models = field_validator("models")(_check_models)
+
+    def over(self, settings: Settings) -> Settings:
+        """The settings with what was ordered."""
+        return settings.model_copy(update=self.model_dump(exclude={"skip_missing"}, exclude_none=True))
 
 
-class ImproveOrder(Record):
+class JudgeOrder(Record):
+    """Who shall judge: `auto` is the model of the setting `judge_model`, `lazy` the agent of `judge_command`.
+
+    What either of them is, no request says.
+    """
+
+    tier: Literal["auto", "lazy"] = "auto"
+
+
+class ImproveOrder(Record, strict=True):
     """The configuration of an improvement: the keys, defaults and limits of `tipbench improve`.
 
     Over the API a model writes the versions; a brief for a coding agent is the command line's. `model`,
@@ -69,26 +71,41 @@ class ImproveOrder(Record):
 
     experiment: Experiment = "tip-bench-improve"
     proposer: ModelName
-    versions: int = Field(default=2, ge=1, le=8, strict=True)
-    rounds: int = Field(default=1, ge=1, le=20, strict=True)
+    versions: int = Field(default=2, ge=1, le=8)
+    rounds: int = Field(default=1, ge=1, le=20)
+    train_on: Literal["lazy", "auto"] = "lazy"
     model: ModelName | None = None
     prompt: Name | None = None
     scenarios: Name | None = None
-    n_scenarios: int = Field(default=0, ge=0, le=1_000_000, strict=True)
-    n_tips: int | None = Field(default=None, ge=1, le=50, strict=True)
-    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
-    seed: int | None = Field(default=None, ge=0, lt=2**63, strict=True)
+    n_scenarios: int = run_field("n_scenarios")
+    n_tips: int | None = run_field("n_tips", default=None)
+    temperature: float | None = run_field("temperature", default=None)
+    seed: int | None = run_field("seed", default=None)
 
 
-class SimulateOrder(Record):
+class SimulateOrder(Record, strict=True):
     """The configuration of a simulation: the keys, defaults and limits of `tipbench policies simulate`."""
 
     policies: Names = "egreedy-v1,egreedy-v2,linucb,random"
-    users: int = Field(default=40, ge=8, le=100_000, strict=True)
-    rounds: int = Field(default=300, ge=10, le=100_000, strict=True)
+    users: int = Field(default=40, ge=8, le=100_000)
+    rounds: int = Field(default=300, ge=10, le=100_000)
     profile_effect: float = Field(default=0.0, ge=0, le=10, allow_inf_nan=False)
-    seed: int = Field(default=0, ge=0, lt=2**63, strict=True)
+    seed: int = run_field("seed")
     experiment: Experiment = "tipbench-policies"
+
+
+def check_judge(order: RunOrder, settings: Settings) -> None:
+    """Refuses a run that would wait for a judge who does not exist.
+
+    Raises:
+        UsageError: it is to wait for the automatic judge, and none is set.
+    """
+    if order.judge_kind not in LAZY_KINDS and settings.judge_model is None:
+        raise UsageError(
+            f"judge_kind {order.judge_kind!r} waits for an automatic judge, and none is set",
+            hint="Set judge_model in the server's tipbench.toml, as in smollm2, or let it wait for "
+            f"{' or '.join(LAZY_KINDS)}.",
+        )
 
 
 def pipeline_steps(order: RunOrder, *, folder: Path, settings: Settings) -> tuple[Step, ...]:
@@ -121,11 +138,17 @@ def auto_judge_step(experiment: str) -> Step:
     return Step(name="judge", arguments=("judge", "--auto", f"--experiment={experiment}"), passing=(0, 3, 4))
 
 
-def improve_step(order: ImproveOrder, *, folder: Path) -> Step:
+def agent_judge_step(experiment: str) -> Step:
+    """The agent of the settings; one whose sitting does not count (3) or who left something (4) ends well."""
+    return Step(name="agent", arguments=("judge", "--agent", f"--experiment={experiment}"), passing=(0, 3, 4))
+
+
+def improve_step(order: ImproveOrder, *, folder: Path, settings: Settings) -> Step:
     """One stretch of an improvement: it ends well where it needs verdicts (4) or found nothing better (3)."""
     options = _options(order.model_dump(exclude_none=True))
-    sheet = f"--sheet={folder / 'sheet.json'}"
-    return Step(name="improve", arguments=("improve", *options, sheet), passing=(0, 3, 4))
+    # Where an agent judges, nobody needs a file.
+    sheet = () if settings.judge_command else (f"--sheet={folder / 'sheet.json'}",)
+    return Step(name="improve", arguments=("improve", *options, *sheet), passing=(0, 3, 4))
 
 
 def simulate_step(order: SimulateOrder) -> Step:

@@ -24,6 +24,9 @@ CREATE TABLE IF NOT EXISTS jobs (
     UNIQUE (by, repeat_key)
 );
 CREATE INDEX IF NOT EXISTS jobs_alive ON jobs (state) WHERE state IN ('queued', 'running', 'waiting');
+CREATE TABLE IF NOT EXISTS judging_waits (
+    job TEXT PRIMARY KEY REFERENCES jobs (id), candidates INTEGER NOT NULL
+);
 CREATE TABLE IF NOT EXISTS airflow_runs (
     job TEXT PRIMARY KEY REFERENCES jobs (id), conf TEXT NOT NULL
 );
@@ -179,13 +182,29 @@ class JobStore:
                 (job_id,),
             )
 
-    def resume(self, job_id: str) -> None:
-        """Judging is done: it queues up again, behind the step that waited."""
+    def resume(self, job_id: str, *, reason: str) -> None:
+        """Nobody waits for judging any more: it queues up again, behind the step that waited."""
         with self.database.change() as change:
             job = _read(change, job_id)
             if job.state == "waiting":
-                change.execute("UPDATE jobs SET state = 'queued', step = step + 1 WHERE id = ?", (job_id,))
+                change.execute(
+                    "UPDATE jobs SET state = 'queued', step = step + 1, message = ? WHERE id = ?",
+                    (reason, job_id),
+                )
                 self.outbox.put(change, "judging.complete", {"experiment": job.experiment, "job": job.id})
+
+    def is_wait_told(self, job_id: str) -> bool:
+        """Whether it was written down how many candidates wait for its judge."""
+        with self.database.read() as view:
+            return view.execute("SELECT 1 FROM judging_waits WHERE job = ?", (job_id,)).fetchone() is not None
+
+    def tell_wait(self, job: Job, candidates: int) -> None:
+        """Writes down how many wait for a lazy judge, and tells the webhooks once if there are any."""
+        with self.database.change() as change:
+            new = change.execute("INSERT OR IGNORE INTO judging_waits VALUES (?, ?)", (job.id, candidates))
+            if new.rowcount and candidates:
+                facts = {"experiment": job.experiment, "job": job.id, "count": candidates}
+                self.outbox.put(change, "judging.waiting", facts)
 
     def read_conf(self, job_id: str) -> str:
         """The configuration of the DAG run that this job is."""

@@ -55,6 +55,8 @@ class Worker:
 
     def _run_steps(self, job: Job, *, log: BinaryIO, lock: int) -> None:
         code: int | None = None
+        if job.message:
+            _say(log, f"goes on: {job.message}")
         for step in job.steps[job.step :]:
             if step.waits:
                 self.store.wait(job.id)

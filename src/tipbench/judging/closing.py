@@ -1,4 +1,4 @@
-"""Closing a sitting: complete blocks count, the rest goes back. Exactly one close wins.
+"""Answers are stored, sittings closed: complete blocks count, the rest goes back. Exactly one close wins.
 
 The hidden anchors say how far the judge was off: a sitting that drifted too far is refused.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import StoredCell, pack_verdicts, read_cells
+from tipbench.bench.cells import StoredCell, compute_flags, pack_verdicts
 from tipbench.bench.sittings import (
     DRIFT_TAG,
     GRADE_TAG,
@@ -24,16 +24,13 @@ from tipbench.bench.sittings import (
     Submission,
     close_hash,
     closed_file,
-    read_sittings,
     sitting_write,
     submission_write,
 )
-from tipbench.errors import SheetError, TrackingUnavailable, UsageError
-from tipbench.judging.anchors import anchor_composite
-from tipbench.judging.sheet import Sheet, check_section, read_sheet, refuse_sheet
-from tipbench.records import Drawn, Pack, Verdict, content_hash
+from tipbench.errors import TrackingUnavailable, UsageError
+from tipbench.judging.sheet import Sheet, check_section, sheet_error
+from tipbench.records import Anchor, Drawn, Pack, Rubric, Verdict, content_hash
 from tipbench.stats import Drift, Noise, drift, krippendorff_alpha
-from tipbench.tracking.runs import Run
 
 
 @dataclass(frozen=True)
@@ -107,6 +104,11 @@ def measure_drift(said: SittingAnswers, noise: Noise) -> Drift:
     )
 
 
+def anchor_composite(anchor: Anchor, rubric: Rubric) -> float:
+    """What a judge without any drift would give it."""
+    return rubric.composite(anchor.scores, compute_flags(anchor.text, rubric))
+
+
 def grade_judge(key: BlindKey, answers: Mapping[str, Answer], pack: Pack) -> JudgeGrade:
     """How far an automatic judge agrees with the references of the anchors, in what it was asked for.
 
@@ -128,8 +130,11 @@ def grade_judge(key: BlindKey, answers: Mapping[str, Answer], pack: Pack) -> Jud
     )
 
 
+# The close.
+
+
 def close_sitting(
-    sitting: StoredSitting, said: SittingAnswers, *, submissions: tuple[int, ...], noise: Noise, bench: Bench
+    sitting: StoredSitting, said: SittingAnswers, *, submissions: tuple[int, ...], bench: Bench
 ) -> tuple[ClosedSitting, SittingState]:
     """The close in force, ours or the one that was there first, and what the rule says of the sitting."""
     tier = sitting.facts.tier
@@ -138,16 +143,61 @@ def close_sitting(
     closed = _claim_close(sitting, mine, bench)
     if closed != mine:
         said = replace(said, answers=bench.answers_of(sitting, closed.submissions))
-    examined = examine_sitting(said, blocks=closed.blocks, tier=tier, noise=noise)
+    examined = examine_sitting(said, blocks=closed.blocks, tier=tier, noise=bench.noise)
     _finish_close(sitting.run.run_id, closed, examined, bench)
     return closed, examined.state
 
 
-def supersede(sitting: StoredSitting, bench: Bench) -> bool:
-    """Takes an exported sitting back that nobody began; False when somebody closed it meanwhile."""
+def close_expired(bench: Bench) -> bool:
+    """Closes what ran out or was left half closed; whether there was any."""
+    return close_all((s for s in bench.evidence.sittings if not s.is_open(bench.now_ms)), bench)
+
+
+def close_all(sittings: Iterable[StoredSitting], bench: Bench) -> bool:
+    """Closes those that are not closed: complete blocks count, the rest goes back; whether there was any."""
+    still_open = [sitting for sitting in sittings if sitting.state == "open"]
+    for sitting in still_open:
+        said = SittingAnswers(
+            key=_without_deleted(bench.key_of(sitting), bench),
+            pack=bench.pack_of(sitting.facts.pack_hash),
+            answers=bench.answers_of(sitting),
+        )
+        close_sitting(sitting, said, submissions=sitting.submissions, bench=bench)
+    return bool(still_open)
+
+
+def close_with_late(sitting: StoredSitting, bench: Bench) -> ClosedSitting:
+    """What would count of a closed sitting if its late answers counted too.
+
+    Raises:
+        UsageError: no answer came after the close.
+    """
+    if not sitting.late:
+        raise UsageError(f"no answer of sitting {sitting.facts.token} came after its close")
+    key = _without_deleted(bench.key_of(sitting), bench)
+    return ClosedSitting(
+        submissions=sitting.submissions,
+        blocks=complete_blocks(key, bench.answers_of(sitting), tier=sitting.facts.tier),
+        judged_by=sitting.judged_by,
+    )
+
+
+def supersede_one(bench: Bench) -> bool:
+    """Takes one exported section back that nobody began; whether there was any."""
+    return any(
+        _supersede(sitting, bench)
+        for sitting in bench.evidence.sittings
+        if sitting.is_open(bench.now_ms)
+        and sitting.facts.drawn == "block"
+        and not sitting.submissions
+        and not sitting.facts.live
+    )
+
+
+def _supersede(sitting: StoredSitting, bench: Bench) -> bool:
     mine = ClosedSitting()
     if _claim_close(sitting, mine, bench) != mine:
-        return False
+        return False  # Somebody closed it meanwhile.
     _finish_close(sitting.run.run_id, mine, SittingOutcome("superseded", drift([], [])), bench)
     return True
 
@@ -157,9 +207,8 @@ def _claim_close(sitting: StoredSitting, mine: ClosedSitting, bench: Bench) -> C
     tracking, run_id = bench.tracking, sitting.run.run_id
     winner = sitting.claimed_close
     if not winner:
-        blank = bench.blank()
         file = {closed_file(close_hash(mine)): mine.model_dump_json(indent=1)}
-        write = blank.model_copy(update={"run_id": run_id, "artifacts": file})
+        write = bench.blank().model_copy(update={"run_id": run_id, "artifacts": file})
         tracking.deliver(write, artifact_uri=sitting.run.artifact_uri)
         winner = tracking.claim(run_id, "closed", close_hash(mine))
     if winner == close_hash(mine):
@@ -199,6 +248,15 @@ def _finish_close(run_id: str, closed: ClosedSitting, examined: SittingOutcome, 
     )
 
 
+def _without_deleted(key: BlindKey, bench: Bench) -> BlindKey:
+    """A cell that was deleted in MLflow since takes no verdict and holds up no other."""
+    cells = bench.stored_cells
+    return BlindKey(
+        items=tuple(item for item in key.items if not item.cell or item.cell in cells),
+        failed=tuple(member for member in key.failed if member.cell in cells),
+    )
+
+
 # Submissions: answers become verdict tags on the cells, then a mark on the sitting. Nothing is rewritten.
 
 
@@ -222,28 +280,31 @@ def make_verdicts(key: BlindKey, answers: Mapping[str, Answer], *, drawn: Drawn)
     return {cell: tuple(sorted(verdicts, key=lambda v: v.slot)) for cell, verdicts in found.items()}
 
 
-def store_submission(
+def store_answers(
     sitting: StoredSitting,
-    *,
     answers: Mapping[str, Answer],
+    *,
     previous: Mapping[str, Answer],
     key: BlindKey,
-    cells: Mapping[str, StoredCell],
     bench: Bench,
 ) -> int:
-    """Stores what the sitting says now and returns the number of the submission. A live lease is renewed.
+    """Stores what the sitting says now, and gives the number of the submission; 0 when it said so before.
+
+    A live lease is renewed.
 
     Raises:
         TrackingUnavailable: not everything could be stored; the same command again completes it.
     """
+    if answers == previous:
+        return 0
+    key = _without_deleted(key, bench)
     before = make_verdicts(key, previous, drawn=sitting.facts.drawn)
     after = make_verdicts(key, answers, drawn=sitting.facts.drawn)
     changed = {cell: verdicts for cell, verdicts in after.items() if before.get(cell) != verdicts}
-    n = _free_number(sitting, changed, cells)
+    n = _free_number(sitting, changed, bench.stored_cells)
     for run_id, verdicts in changed.items():
-        blank = bench.blank()
         tags = pack_verdicts(sitting.facts.token, n, verdicts)
-        bench.tracking.submit(blank.model_copy(update={"run_id": run_id, "tags": tags}))
+        bench.tracking.submit(bench.blank().model_copy(update={"run_id": run_id, "tags": tags}))
     report = bench.tracking.flush()
     if report.left_in_journal or report.refused:
         refused = "".join(f"\n  {message}" for _, message in report.refused[:3])
@@ -277,7 +338,7 @@ def _free_number(sitting: StoredSitting, changed: Verdicts, cells: Mapping[str, 
     return n
 
 
-# Apply: a filled sheet becomes verdicts. Checked whole, then stored, closed, shown.
+# Apply: a filled sheet becomes verdicts. Checked whole, then stored and closed section by section.
 
 
 @dataclass(frozen=True)
@@ -296,10 +357,13 @@ class _Filled:
     """A section that was found sound."""
 
     sitting: StoredSitting
-    key: BlindKey
-    pack: Pack
-    answers: Mapping[str, Answer]
+    said: SittingAnswers
     judged_by: str
+
+    @property
+    def second_token(self) -> str:
+        """Of the sitting that this judge gets where another one has the first."""
+        return content_hash([self.sitting.facts.token, self.judged_by])[:12]
 
 
 def check_sheet(path: Path, sheet: Sheet, *, bench: Bench, judged_by: str | None) -> list[_Filled]:
@@ -325,115 +389,39 @@ def check_sheet(path: Path, sheet: Sheet, *, bench: Bench, judged_by: str | None
         pack = bench.pack_of(sitting.facts.pack_hash)
         answers, wrong = check_section(section, key=key, rubric=pack.rubric)
         problems += wrong
-        filled.append(_Filled(sitting, key, pack, answers, judged_by or section.judged_by))
-    refuse_sheet(path, problems)
+        filled.append(_Filled(sitting, SittingAnswers(key, pack, answers), judged_by or section.judged_by))
+    if problems:
+        raise sheet_error(path, problems)
     return filled
 
 
 def apply_sections(filled: Sequence[_Filled], *, bench: Bench, close: bool) -> Iterator[AppliedSection]:
     """Stores the answers section by section; what was yielded is stored."""
-    runs, noise = bench.runs, bench.noise
-    cells = {cell.run.run_id: cell for cell in read_cells(runs)}
     for each in filled:
-        sitting = _sitting_of(each, runs=runs, bench=bench) if each.answers else _begun(each, runs)
-        if sitting is None or (not each.answers and not close):
-            yield AppliedSection(
-                each.sitting.facts.token, each.judged_by, 0, len(each.key.items), "not begun"
-            )
-            continue
-        # A cell that was deleted in MLflow since takes no verdict and holds up no other.
-        key = _without_deleted(each.key, cells)
-        filled_now = replace(each, sitting=sitting, key=key)
-        yield _apply_section(filled_now, cells=cells, noise=noise, bench=bench, close=close)
+        sitting = _sitting_of(each, bench) if each.said.answers else _begun(each, bench)
+        if sitting is None or (not each.said.answers and not close):
+            token, items = each.sitting.facts.token, len(each.said.key.items)
+            yield AppliedSection(token, each.judged_by, 0, items, "not begun")
+        else:
+            yield _apply_section(replace(each, sitting=sitting), bench=bench, close=close)
 
 
-def close_expired(bench: Bench) -> list[str]:
-    """Closes what ran out or was left half closed; returns the tokens."""
-    return close_all((s for s in bench.evidence.sittings if not s.is_open(bench.now_ms)), bench)
-
-
-def close_all(sittings: Iterable[StoredSitting], bench: Bench) -> list[str]:
-    """Closes those that are not closed: complete blocks count, the rest goes back. Returns the tokens."""
-    closed: list[str] = []
-    still_open = [sitting for sitting in sittings if sitting.state == "open"]
-    cells = bench.stored_cells if still_open else {}
-    for sitting in still_open:
-        said = SittingAnswers(
-            key=_without_deleted(bench.key_of(sitting), cells),
-            pack=bench.pack_of(sitting.facts.pack_hash),
-            answers=bench.answers_of(sitting),
-        )
-        close_sitting(sitting, said, submissions=sitting.submissions, noise=bench.noise, bench=bench)
-        closed.append(sitting.facts.token)
-    return closed
-
-
-def supersede_one(bench: Bench) -> bool:
-    """Takes one exported section back that nobody began; whether there was any."""
-    untouched = [
-        sitting
-        for sitting in bench.evidence.sittings
-        if sitting.is_open(bench.now_ms)
-        and sitting.facts.drawn == "block"
-        and not sitting.submissions
-        and not sitting.facts.live
-    ]
-    return any(supersede(sitting, bench) for sitting in untouched)
-
-
-def close_with_late(sitting: StoredSitting, bench: Bench) -> ClosedSitting:
-    """What would count of a closed sitting if its late answers counted too.
-
-    Raises:
-        UsageError: no answer came after the close.
-    """
-    if not sitting.late:
-        raise UsageError(f"no answer of sitting {sitting.facts.token} came after its close")
-    cells = bench.stored_cells
-    key = _without_deleted(bench.key_of(sitting), cells)
-    answers = bench.answers_of(sitting)
-    return ClosedSitting(
-        submissions=sitting.submissions,
-        blocks=complete_blocks(key, answers, tier=sitting.facts.tier),
-        judged_by=sitting.judged_by,
-    )
-
-
-def load_sheet(path: Path, *, experiment: str | None) -> Sheet:
-    """The sheet of this file, of this experiment if one is named.
-
-    Raises:
-        SheetError: it is not a sheet, or one of another experiment.
-    """
-    sheet = read_sheet(path)
-    if experiment is not None and sheet.experiment != experiment:
-        raise SheetError(
-            f"{str(path)!r} is a sheet of experiment {sheet.experiment!r}, not of {experiment!r}",
-            hint="Leave --experiment out: the sheet knows its own.",
-        )
-    return sheet
-
-
-def _apply_section(
-    each: _Filled, *, cells: Mapping[str, StoredCell], noise: Noise, bench: Bench, close: bool
-) -> AppliedSection:
-    sitting, key = each.sitting, each.key
+def _apply_section(each: _Filled, *, bench: Bench, close: bool) -> AppliedSection:
+    sitting, key = each.sitting, _without_deleted(each.said.key, bench)
     previous = bench.answers_of(sitting)
-    answers = {**previous, **each.answers}
+    answers = {**previous, **each.said.answers}
     submissions = sitting.submissions
-    changed = answers != previous
-    if changed:
-        n = store_submission(sitting, answers=answers, previous=previous, key=key, cells=cells, bench=bench)
+    n = store_answers(sitting, answers, previous=previous, key=key, bench=bench)
+    if n:
         submissions = (*submissions, n)
     complete = all(item.id in answers for item in key.items)
+    outcome = "open"
     if sitting.claimed_close:
-        outcome = "revision kept; it counts only when a person accepts it" if changed else "unchanged"
+        outcome = "revision kept; it counts only when a person accepts it" if n else "unchanged"
         answers, submissions = previous, sitting.submissions
-    else:
-        outcome = "open"
     if (complete or close or sitting.claimed_close) and sitting.state == "open":
-        said = SittingAnswers(key, each.pack, answers)
-        closed, state = close_sitting(sitting, said, submissions=submissions, noise=noise, bench=bench)
+        said = SittingAnswers(key, each.said.pack, answers)
+        closed, state = close_sitting(sitting, said, submissions=submissions, bench=bench)
         if outcome == "open":
             outcome = _outcome_of_close(closed, state, submissions)
     return AppliedSection(sitting.facts.token, each.judged_by, len(answers), len(key.items), outcome)
@@ -447,54 +435,47 @@ def _outcome_of_close(closed: ClosedSitting, state: SittingState, submissions: t
     return state
 
 
-def _begun(each: _Filled, runs: Sequence[Run]) -> StoredSitting | None:
+def _begun(each: _Filled, bench: Bench) -> StoredSitting | None:
     """The sitting that a section without answers speaks of, if this judge has one."""
     if each.sitting.judged_by in {"", each.judged_by} and each.sitting.state != "superseded":
         return each.sitting
-    return next((s for s in read_sittings(runs) if s.facts.token == _second_token(each)), None)
+    return _find(each.second_token, bench)
 
 
-def _second_token(each: _Filled) -> str:
-    return content_hash([each.sitting.facts.token, each.judged_by])[:12]
+def _find(token: str, bench: Bench) -> StoredSitting | None:
+    return next((s for s in bench.evidence.sittings if s.facts.token == token), None)
 
 
-def _without_deleted(key: BlindKey, cells: Mapping[str, StoredCell]) -> BlindKey:
-    return BlindKey(
-        items=tuple(item for item in key.items if not item.cell or item.cell in cells),
-        failed=tuple(member for member in key.failed if member.cell in cells),
-    )
-
-
-def _sitting_of(each: _Filled, *, runs: Sequence[Run], bench: Bench) -> StoredSitting:
+def _sitting_of(each: _Filled, bench: Bench) -> StoredSitting:
     """The sitting of these answers: whoever answers first has it, anybody else gets one of their own."""
     sitting = each.sitting
     # What gave way to a live judge was judged by others meanwhile: these answers are doubles.
     if sitting.state != "superseded":
-        owner = sitting.judged_by or bench.tracking.claim(sitting.run.run_id, "judged_by", each.judged_by)
-        if owner == each.judged_by:
-            return replace(sitting, judged_by=owner)
-    token = _second_token(each)
-    known = {other.facts.token: other for other in read_sittings(runs)}
-    if token not in known:
-        blank = bench.blank()
-        facts = sitting.facts.model_copy(
-            update={
-                "token": token,
-                "drawn": "second",
-                "of": sitting.facts.token,
-                "expires_ms": blank.start_time + LEASE_MS,
-            }
-        )
-        # The attempt id says which sitting it is: two at once adopt each other's run instead of making two.
-        write = sitting_write(
-            facts,
-            each.key,
-            judged_by=each.judged_by,
-            write=blank.model_copy(update={"attempt": f"second-{token}"}),
-        )
-        bench.tracking.deliver(write)
-        fresh = bench.tracking.read_runs(bench.experiment, fresh=True)
-        known = {other.facts.token: other for other in read_sittings(fresh)}
-    second = known[token]
-    owner = second.judged_by or bench.tracking.claim(second.run.run_id, "judged_by", each.judged_by)
-    return replace(second, judged_by=owner)
+        sitting = _claim_sitting(sitting, each.judged_by, bench)
+        if sitting.judged_by == each.judged_by:
+            return sitting
+    second = _find(each.second_token, bench)
+    if second is None:
+        second = _make_second(each, bench)
+    return _claim_sitting(second, each.judged_by, bench)
+
+
+def _claim_sitting(sitting: StoredSitting, judged_by: str, bench: Bench) -> StoredSitting:
+    """The sitting with its judge, who is the first of all who try."""
+    owner = sitting.judged_by or bench.tracking.claim(sitting.run.run_id, "judged_by", judged_by)
+    return replace(sitting, judged_by=owner)
+
+
+def _make_second(each: _Filled, bench: Bench) -> StoredSitting:
+    # The attempt id says which sitting it is: two at once adopt each other's run instead of making two.
+    blank = bench.blank().model_copy(update={"attempt": f"second-{each.second_token}"})
+    facts = each.sitting.facts.model_copy(
+        update={
+            "token": each.second_token,
+            "drawn": "second",
+            "of": each.sitting.facts.token,
+            "expires_ms": blank.start_time + LEASE_MS,
+        }
+    )
+    bench.tracking.deliver(sitting_write(facts, each.said.key, judged_by=each.judged_by, write=blank))
+    return bench.again(fresh=True).find_sitting(each.second_token)

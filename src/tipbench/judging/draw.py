@@ -1,24 +1,33 @@
-"""Blocks: one randomly drawn candidate of every arm in one scenario, judged together."""
+"""Which items a judge is handed: blocks, those that decide, second opinions, spot checks.
 
-import math
-import random
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
-from dataclasses import dataclass
+A block is one randomly drawn candidate of every arm in one scenario, judged together.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from math import ceil
 from random import Random
 from statistics import median
 
+from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import CountedVerdict, Evidence
+from tipbench.bench.measured import find_obstacle
+from tipbench.bench.plans import FixedPlan
 from tipbench.bench.scores import find_levels, make_scores
+from tipbench.bench.sittings import BlindKey
 from tipbench.errors import JudgedEnough, UsageError
-from tipbench.records import ANSWERED, Record, Rubric
-from tipbench.stats import Score, agreement, delta, leaderboard, next_batch, p_best, spot_checks
+from tipbench.judging.request import SittingRequest
+from tipbench.records import ANSWERED, LAZY_KINDS, Rubric
+from tipbench.stats import Score, leaderboard, next_batch, p_best, spot_checks
 from tipbench.stats.batches import CERTAIN, HOPELESS
 from tipbench.stats.board import read_scores
 from tipbench.stats.gating import gate_is_open
 
 SECTION_ITEMS = 40
+Slots = Mapping[str, Set[int]]
+"""Run id of a cell → slots."""
+RubricOf = Callable[[StoredCell], Rubric]
 
 
 @dataclass(frozen=True)
@@ -48,12 +57,171 @@ class Block:
         return [member for member in self.members if member.answered]
 
 
+# From a request to whole sections.
+
+
+def ask_for_gate(request: SittingRequest, bench: Bench, plan: FixedPlan) -> SittingRequest:
+    """The request under the gate's plan: what decides is asked against the champion, within the budget.
+
+    Raises:
+        JudgedEnough: it is asked for the gate, and known already that the gate lets nobody pass.
+    """
+    if request.judge_kind:
+        return request
+    borrowed = all(cell.facts.judge_kind not in LAZY_KINDS for cell in bench.evidence.cells)
+    champion = request.champion or plan.champion
+    if (request.decisive or borrowed) and champion in bench.arms:
+        found = find_obstacle(bench.evidence, champion=champion, pack=bench.pack, terms=plan.terms)
+        if found is not None:
+            raise JudgedEnough(
+                f"judging cannot help at the gate, which will let nobody pass: {found.name}: {found.detail}"
+            )
+    if request.items is None or request.champion:
+        return replace(request, plan=plan)
+    return replace(request, champion=plan.champion, plan=plan)
+
+
+def draw_sections(bench: Bench, request: SittingRequest, *, rng: Random) -> list[list[Block]]:
+    """The sections that would be handed out: waiting cells, less what is judged or with a judge.
+
+    Raises:
+        JudgedEnough: with `items`, when more verdicts would change nothing.
+        UsageError: with `spots`, when there is no automatic verdict.
+    """
+    evidence = bench.evidence
+    if evidence.judging_closed:
+        return []
+    if request.spots is not None:
+        leased = _slots_in(bench.keys_of_open("block", "spot").values())
+        return split_sections(
+            draw_spots(evidence, bench.rubric_of, count=request.spots, leased=leased, rng=rng)
+        )
+    if request.second_share is not None:
+        judge = request.judged_by
+        mine = [s for s in evidence.sittings if s.is_open(bench.now_ms) and s.meant_for == judge]
+        with_judge = _slots_in(map(bench.key_of, mine))
+        return split_sections(
+            draw_second(evidence, judged_by=judge, share=request.second_share, with_judge=with_judge, rng=rng)
+        )
+    taken = {run_id: set(slots) for run_id, slots in evidence.lazy_by_cell().items()}
+    for run_id, slots in _slots_in(bench.keys_of_open("block").values()).items():
+        taken.setdefault(run_id, set()).update(slots)
+    request, cells = _choose_cells(bench, request, taken)
+    return split_sections(_draw_blocks(bench, request, cells, taken=taken, rng=rng))
+
+
+def _choose_cells(
+    bench: Bench, request: SittingRequest, taken: Slots
+) -> tuple[SittingRequest, list[StoredCell]]:
+    """The cells that this judge may be handed: what waits for a lazy judge, and what the gate needs."""
+    kinds = (request.judge_kind,) if request.judge_kind else LAZY_KINDS
+    cells = bench.evidence.cells
+    mine = [cell for cell in cells if cell.facts.judge_kind in kinds]
+    if request.plan is None or request.judge_kind or len(mine) == len(cells):
+        return request, mine
+    # A few cells that a model judges are borrowed, at random: as many as the gate planned with, no more.
+    used = sum(len(taken.get(cell.run.run_id, set()) & set(cell.answered_slots)) for cell in cells)
+    room = request.plan.facts.budget - used
+    if room <= 0:
+        return request, mine
+    items = room if request.items is None else min(request.items, room)
+    return replace(request, items=items, at_random=request.at_random or request.items is None), list(cells)
+
+
+def _draw_blocks(
+    bench: Bench,
+    request: SittingRequest,
+    cells: Sequence[StoredCell],
+    *,
+    taken: Slots,
+    rng: Random,
+) -> list[Block]:
+    """Blocks of these cells: what decides if that is asked for, else any.
+
+    Arms that came later are judged beside the best of the others, with judged candidates of theirs shown
+    again where no other is left; what cannot win any more gets no such company.
+    """
+    if not any(set(cell.answered_slots) - taken.get(cell.run.run_id, set()) for cell in cells):
+        return []
+    if _is_even(cells, taken) and not request.decisive:
+        return draw_blocks(cells, taken=taken, limit=request.blocks, items=request.items, rng=rng)
+    evidence = bench.evidence
+    scores = board_scores(evidence, cells, bench.pack_of(cells[-1].facts.pack_hash).rubric)
+    # What is left of a late arm that cannot win: whom it is compared with does not matter.
+    late = find_late(evidence, cells)
+    late -= find_hopeless(scores) - {request.champion} if late else set()
+    beside = find_beside(evidence, cells, scores=scores, champion=request.champion) if late else {}
+    blocks: list[Block] = []
+    if request.items is not None and request.decisive:
+        blocks = draw_next(
+            cells, taken=taken, scores=scores, items=request.items, champion=request.champion, rng=rng
+        )
+    if not blocks:
+        blocks = draw_blocks(cells, taken=taken, limit=request.blocks, items=request.items, rng=rng)
+        return accompany(blocks, cells, beside=beside, late=late, rng=rng)
+    drawn = {run_id: set(slots) for run_id, slots in taken.items()}
+    for member in (member for block in blocks for member in block.members):
+        drawn.setdefault(member.cell.run.run_id, set()).add(member.slot)
+    # Arms that were left out because they cannot win are not shown again either.
+    used_up = {
+        cell.run.run_id for cell in cells if len(drawn.get(cell.run.run_id, ())) == len(cell.facts.slots)
+    }
+    beside = {run_id: slots for run_id, slots in beside.items() if run_id in used_up}
+    # What is left of a scenario may be failures alone: they cost nothing and must count too.
+    left = draw_blocks(cells, taken=drawn, limit=0, rng=rng)
+    return [*accompany(blocks, cells, beside=beside, late=late, rng=rng), *left]
+
+
+def _is_even(cells: Sequence[StoredCell], taken: Slots) -> bool:
+    """Whether all arms of every scenario have equally much left: none came later."""
+    left: dict[str, set[int]] = {}
+    for cell in cells:
+        count = len(cell.facts.slots) - len(taken.get(cell.run.run_id, ()))
+        left.setdefault(cell.facts.scenario_hash, set()).add(count)
+    return all(len(counts) == 1 for counts in left.values())
+
+
+def _slots_in(keys: Iterable[BlindKey]) -> dict[str, set[int]]:
+    """What is with judges who hold these keys, failures included."""
+    found: dict[str, set[int]] = {}
+    for key in keys:
+        for item in (*key.items, *key.failed):
+            if item.cell:
+                found.setdefault(item.cell, set()).add(item.slot)
+    return found
+
+
+def tell_late_arms(sections: Sequence[Sequence[Block]], cells: Sequence[StoredCell]) -> list[str]:
+    """What people should know of blocks without all arms of their scenario: some came after the others."""
+    arms: dict[str, set[str]] = {}
+    for cell in cells:
+        arms.setdefault(cell.facts.scenario_hash, set()).add(cell.facts.arm)
+    alone: set[str] = set()
+    again = 0
+    for block in (block for section in sections for block in section):
+        there = {member.cell.facts.arm for member in block.members}
+        again += sum(member.again for member in block.members)
+        if there != arms[block.scenario] and not any(member.again for member in block.members):
+            alone |= there
+    remarks: list[str] = []
+    if again:
+        remarks.append(
+            f"{again} tips that were judged before are shown again: late arms are judged beside them"
+        )
+    if alone:
+        remarks.append(f"not judged together with all arms of their scenarios: {', '.join(sorted(alone))}")
+    return remarks
+
+
+# Blocks of free slots.
+
+
 def draw_blocks(
     cells: Sequence[StoredCell],
     *,
-    taken: Mapping[str, Set[int]],
+    taken: Slots,
     limit: int | None,
-    rng: random.Random,
+    rng: Random,
     items: int | None = None,
 ) -> list[Block]:
     """Blocks of free slots, one scenario after the other, those with the fewest taken slots first.
@@ -89,33 +257,29 @@ def accompany(
     blocks: Sequence[Block],
     cells: Sequence[StoredCell],
     *,
-    beside: Mapping[str, Set[int]],
-    rng: random.Random,
+    beside: Slots,
+    rng: Random,
+    late: Set[str] | None = None,
 ) -> list[Block]:
     """The blocks, each with judged candidates of the cells of its scenario that it lacks.
 
     `beside` are the slots, by run id, that may be shown again. An arm that came later is then judged beside
-    the best of the others, and not alone.
+    the best of the others, and not alone. Blocks without any of the `late` arms, where these are named, stay
+    as they are: the others were judged beside each other before.
     """
-    return [
-        Block(block.scenario, (*block.members, *_shown_again(block, cells, beside, rng))) for block in blocks
-    ]
-
-
-def _shown_again(
-    block: Block, cells: Sequence[StoredCell], beside: Mapping[str, Set[int]], rng: random.Random
-) -> list[Member]:
-    if not block.items:
-        return []
-    there = {member.cell.run.run_id for member in block.members}
-    lacking = [
-        cell
-        for cell in cells
-        if cell.facts.scenario_hash == block.scenario
-        and cell.run.run_id in beside
-        and cell.run.run_id not in there
-    ]
-    return [Member(cell, rng.choice(sorted(beside[cell.run.run_id])), again=True) for cell in lacking]
+    found: list[Block] = []
+    for block in blocks:
+        there = {member.cell.run.run_id for member in block.members}
+        alone = late is not None and late.isdisjoint(member.cell.facts.arm for member in block.members)
+        again = [
+            Member(cell, rng.choice(sorted(beside[cell.run.run_id])), again=True)
+            for cell in (cells if block.items and not alone else ())
+            if cell.facts.scenario_hash == block.scenario
+            and cell.run.run_id in beside
+            and cell.run.run_id not in there
+        ]
+        found.append(Block(block.scenario, (*block.members, *again)))
+    return found
 
 
 def split_sections(blocks: Sequence[Block], *, room: int = SECTION_ITEMS) -> list[list[Block]]:
@@ -129,9 +293,7 @@ def split_sections(blocks: Sequence[Block], *, room: int = SECTION_ITEMS) -> lis
     return [section for section in sections if any(block.items for block in section)]
 
 
-def _free_slots(
-    cells: Sequence[StoredCell], taken: Mapping[str, Set[int]], rng: random.Random
-) -> dict[str, list[list[Member]]]:
+def _free_slots(cells: Sequence[StoredCell], taken: Slots, rng: Random) -> dict[str, list[list[Member]]]:
     free: dict[str, list[list[Member]]] = {}
     # By content key, not by run id: the same seed then draws the same blocks on any server.
     for cell in sorted(cells, key=lambda cell: cell.facts.key):
@@ -159,10 +321,6 @@ def _has_answers(slots: Sequence[Sequence[Member]]) -> bool:
 
 class UnknownArm(UsageError):
     """There is no such arm. Not for judges: the message names it."""
-
-
-Slots = Mapping[str, Set[int]]
-"""Run id of a cell → slots."""
 
 
 def board_scores(evidence: Evidence, cells: Sequence[StoredCell], rubric: Rubric) -> list[Score]:
@@ -280,9 +438,7 @@ def draw_second(
     `with_judge` are the slots that this judge has in open sittings.
     """
     mine = {
-        (given.cell.run.run_id, given.verdict.slot)
-        for given in (*evidence.lazy, *evidence.doubles)
-        if given.sitting.judged_by == judged_by
+        given.place for given in (*evidence.lazy, *evidence.doubles) if given.sitting.judged_by == judged_by
     }
     mine |= {(run_id, slot) for run_id, slots in with_judge.items() for slot in slots}
     blocks: dict[tuple[str, int, str], list[Member]] = {}
@@ -291,7 +447,7 @@ def draw_second(
         if given.verdict.failed or given.sitting.judged_by == judged_by:
             continue
         others += 1
-        if (given.cell.run.run_id, given.verdict.slot) not in mine:
+        if given.place not in mine:
             place = (given.sitting.facts.token, given.verdict.block, given.cell.facts.scenario_hash)
             blocks.setdefault(place, []).append(Member(given.cell, given.verdict.slot))
     drawn: list[Block] = []
@@ -302,104 +458,28 @@ def draw_second(
     return drawn
 
 
-# Spot checks: where an automatic verdict is worth a second look, and how far apart is too far.
-
-
-Place = tuple[str, int]
-"""Run id of a cell and slot."""
-RubricOf = Callable[[StoredCell], Rubric]
-
-
-class Disagreement(Record):
-    """How far the automatic judge is from the lazy one in an experiment. Names no arm: judges may see it."""
-
-    experiment: str
-    pairs: int
-    threshold: float | None
-    """Δ: what a pair may be apart; None while there are too few pairs.
-
-    One that was learnt is asked of |auto − lazy − bias|; one that was set by hand of |auto − lazy| as it
-    stands: who sets a limit means the scores that are shown.
-    """
-    set_by_hand: bool
-    bias: float
-    """Median of auto − lazy."""
-    flagged: int
-    bias_spread: float | None = None
-    """How unevenly it treats the arms: what makes an auto board wrong. Left out where it would take long."""
-
-
-class FlaggedPair(Record):
-    """A candidate of which the two tiers say too different things. Not for judges: it names the arm."""
-
-    experiment: str
-    arm: str
-    scenario: str
-    candidate: int
-    """Its number in the cell, from 1."""
-    judges: tuple[str, str]
-    auto: float
-    lazy: float
-    gap: float
-    """auto − lazy − bias."""
-    difference: float
-    """auto − lazy."""
+# Spot checks: where an automatic verdict is worth a second look.
 
 
 def read_checked(evidence: Evidence) -> list[tuple[CountedVerdict, CountedVerdict | None]]:
     """Every automatic verdict with the earliest lazy one: of a block, else of a spot check or second look."""
-    lazy: dict[Place, CountedVerdict] = {}
+    lazy: dict[tuple[str, int], CountedVerdict] = {}
     for given in (*evidence.lazy, *evidence.doubles):
         if given.sitting.facts.tier == "lazy" and not given.verdict.failed:
-            lazy.setdefault(_place(given), given)
-    return [(auto, lazy.get(_place(auto))) for auto in evidence.auto]
+            lazy.setdefault(given.place, given)
+    return [(auto, lazy.get(auto.place)) for auto in evidence.auto]
 
 
-def measure_disagreement(
-    evidence: Evidence, rubric_of: RubricOf, *, experiment: str, threshold: float | None
-) -> tuple[Disagreement | None, list[FlaggedPair]]:
-    """Δ from the data, or as it was set, and the pairs beyond it, worst first; None without any pair."""
-    pairs = [(auto, lazy) for auto, lazy in read_checked(evidence) if lazy is not None]
-    if not pairs:
-        return None, []
-    scores = [_score(auto, lazy, rubric_of) for auto, lazy in pairs]
-    fitted = delta(scores)
-    limit = fitted.threshold if threshold is None else threshold
-    compared = [
-        FlaggedPair(
-            experiment=experiment,
-            arm=auto.cell.facts.arm,
-            scenario=auto.cell.facts.scenario,
-            candidate=auto.verdict.slot + 1,
-            judges=(auto.sitting.judged_by, lazy.sitting.judged_by),
-            auto=_composite(auto, rubric_of),
-            lazy=_composite(lazy, rubric_of),
-            gap=_subtract(auto, lazy, rubric_of) - fitted.bias,
-            difference=_subtract(auto, lazy, rubric_of),
-        )
-        for auto, lazy in pairs
-    ]
-
-    def off(pair: FlaggedPair) -> float:
-        return abs(pair.gap if threshold is None else pair.difference)
-
-    flagged = [pair for pair in compared if off(pair) > limit]
-    flagged.sort(key=lambda pair: (-off(pair), pair.arm, pair.scenario, pair.candidate))
-    found = Disagreement(
-        experiment=experiment,
-        pairs=len(pairs),
-        threshold=limit if math.isfinite(limit) else None,
-        set_by_hand=threshold is not None,
-        bias=fitted.bias,
-        flagged=len(flagged),
+def score_pair(auto: CountedVerdict, lazy: CountedVerdict | None, rubric_of: RubricOf) -> Score:
+    """What the two tiers say of one candidate."""
+    facts = auto.cell.facts
+    return Score(
+        arm=facts.arm,
+        scenario=facts.scenario,
+        candidate=auto.place,
+        auto=_composite(auto, rubric_of),
+        lazy=None if lazy is None else _composite(lazy, rubric_of),
     )
-    return found, flagged
-
-
-def add_spread(found: Disagreement, evidence: Evidence, rubric_of: RubricOf) -> Disagreement:
-    """The same with how unevenly the automatic judge treats the arms."""
-    scores = [_score(auto, lazy, rubric_of) for auto, lazy in read_checked(evidence)]
-    return found.model_copy(update={"bias_spread": agreement(scores).bias_spread})
 
 
 def draw_spots(
@@ -418,13 +498,13 @@ def draw_spots(
             "there is no automatic verdict to check in this experiment",
             hint="Let a model judge first: tipbench judge --auto --judge-model NAME",
         )
-    scores = [_score(auto, lazy, rubric_of) for auto, lazy in checked]
+    scores = [score_pair(auto, lazy, rubric_of) for auto, lazy in checked]
     spots = spot_checks(scores, len(scores), second_pass=_second_pass(evidence, rubric_of, scores))
     # Equally suspicious ones in random order, or the first arm by name would be checked first.
     rng.shuffle(spots)
     spots.sort(key=lambda spot: -spot.suspicion)
     members: dict[Hashable, Member] = {
-        _place(auto): Member(auto.cell, auto.verdict.slot) for auto, _ in checked
+        auto.place: Member(auto.cell, auto.verdict.slot) for auto, _ in checked
     }
     suspicious = [members[spot.candidate] for spot in spots]
     free = [member for member in suspicious if member.slot not in leased.get(member.cell.run.run_id, ())]
@@ -436,10 +516,10 @@ def _second_pass(
 ) -> dict[tuple[Hashable, Hashable, Hashable], float]:
     """What another automatic judge said, brought to the level of the first: only contradictions are left."""
     first = {score.candidate: score.auto or 0.0 for score in scores}
-    again: dict[Place, CountedVerdict] = {}
+    again: dict[tuple[str, int], CountedVerdict] = {}
     for given in evidence.doubles:
-        if given.sitting.facts.tier == "auto" and _place(given) in first:
-            again.setdefault(_place(given), given)
+        if given.sitting.facts.tier == "auto" and given.place in first:
+            again.setdefault(given.place, given)
     if not again:
         return {}
     said = {place: _composite(given, rubric_of) for place, given in again.items()}
@@ -450,24 +530,5 @@ def _second_pass(
     }
 
 
-def _score(auto: CountedVerdict, lazy: CountedVerdict | None, rubric_of: RubricOf) -> Score:
-    facts = auto.cell.facts
-    return Score(
-        arm=facts.arm,
-        scenario=facts.scenario,
-        candidate=_place(auto),
-        auto=_composite(auto, rubric_of),
-        lazy=None if lazy is None else _composite(lazy, rubric_of),
-    )
-
-
-def _subtract(auto: CountedVerdict, lazy: CountedVerdict, rubric_of: RubricOf) -> float:
-    return _composite(auto, rubric_of) - _composite(lazy, rubric_of)
-
-
 def _composite(given: CountedVerdict, rubric_of: RubricOf) -> float:
     return rubric_of(given.cell).composite(given.verdict.scores, given.verdict.flags)
-
-
-def _place(given: CountedVerdict) -> Place:
-    return given.cell.run.run_id, given.verdict.slot

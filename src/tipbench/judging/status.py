@@ -1,37 +1,183 @@
-"""Where judging stands: per experiment and judge."""
+"""Where judging stands, and its judges as instruments: sittings, their drift, how far judges agree."""
 
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
 from tipbench.bench.bench import Bench
+from tipbench.bench.evidence import Evidence
 from tipbench.bench.plans import FROZEN_FILE, Frozen
+from tipbench.bench.scores import (
+    JudgedVerdict,
+    find_pairs,
+    list_verdicts,
+    mark_sitting,
+    measure_agreement,
+    sort_by_judge,
+)
 from tipbench.bench.sittings import Decision, StoredDrift, StoredSitting
-from tipbench.judging.draw import Disagreement
+from tipbench.judging.draw import RubricOf, read_checked, score_pair
 from tipbench.records import Record
+from tipbench.stats import agreement, delta, krippendorff_alpha
 from tipbench.tracking.runs import Run
 
-# When judging of an experiment is over, for whoever waits: a job here, a task of a scheduler elsewhere.
-
-
 DECISIONS = ("promote", "no")
+EXACT_SITTINGS = 2
+"""So many sittings with every anchor hit exactly are shown: references seen, or a very good judge."""
+
+
+class SittingLine(Record):
+    """One sitting as people see it."""
+
+    sitting: str
+    judged_by: str
+    judge_kind: str
+    state: str
+    items: int
+    anchors: int
+    blocks: int
+    blocks_counted: int
+    submissions: int
+    drawn: str
+    expires: str
+    drift: StoredDrift | None = None
+    decision: Decision | None = None
+    late: int = 0
+
+
+class Disagreement(Record):
+    """How far the automatic judge is from the lazy one in an experiment. Names no arm: judges may see it."""
+
+    experiment: str
+    pairs: int
+    threshold: float | None
+    """Δ: what a pair may be apart; None while there are too few pairs.
+
+    One that was learnt is asked of |auto − lazy − bias|; one that was set by hand of |auto − lazy| as it
+    stands: who sets a limit means the scores that are shown.
+    """
+    set_by_hand: bool
+    bias: float
+    """Median of auto − lazy."""
+    flagged: int
+    bias_spread: float | None = None
+    """How unevenly it treats the arms: what makes an auto board wrong. Left out where it would take long."""
+
+
+class FlaggedPair(Record):
+    """A candidate of which the two tiers say too different things. Not for judges: it names the arm."""
+
+    experiment: str
+    arm: str
+    scenario: str
+    candidate: int
+    """Its number in the cell, from 1."""
+    judges: tuple[str, str]
+    auto: float
+    lazy: float
+    gap: float
+    """auto − lazy − bias."""
+    difference: float
+    """auto − lazy."""
+
+
+class Status(Record):
+    """What was judged, what waits, and who has it. `ended` says why nobody waits for judging any more."""
+
+    experiment: str
+    cells: int
+    candidates: int
+    judged: int
+    waiting: int
+    waiting_for_auto: int
+    close_reason: str | None
+    ended: str | None
+    by_judge: dict[str, int]
+    sittings: tuple[SittingLine, ...]
+    disagreement: Disagreement | None = None
+
+
+def read_status(bench: Bench, *, disagreement: Disagreement | None = None) -> Status:
+    """Where judging of an experiment stands."""
+    evidence = bench.evidence
+    lazy, auto = evidence.count_waiting()
+    given = [g for g in (*evidence.lazy, *evidence.auto, *evidence.doubles) if not g.verdict.failed]
+    return Status(
+        experiment=bench.name,
+        cells=len(evidence.cells),
+        candidates=sum(cell.answered_count for cell in evidence.cells),
+        judged=sum(not given.verdict.failed for given in evidence.lazy),
+        waiting=lazy,
+        waiting_for_auto=auto,
+        close_reason=evidence.close_reason,
+        ended=find_end(bench),
+        by_judge=dict(Counter(each.sitting.judged_by for each in given)),
+        sittings=tuple(sitting_line(sitting, bench.now_ms) for sitting in evidence.sittings),
+        disagreement=disagreement,
+    )
+
+
+def state_of(sitting: StoredSitting, now_ms: int) -> str:
+    """Its state as people see it: one that ran out is not open, whoever closes it."""
+    if sitting.state == "open" and not sitting.is_open(now_ms):
+        return "closing" if sitting.claimed_close else "expired"
+    return sitting.state
+
+
+def sitting_line(sitting: StoredSitting, now_ms: int) -> SittingLine:
+    """One sitting as people see it now."""
+    facts = sitting.facts
+    return SittingLine(
+        sitting=facts.token,
+        judged_by=sitting.meant_for,
+        judge_kind=facts.judge_kind,
+        state=state_of(sitting, now_ms),
+        items=facts.items - facts.anchors,
+        anchors=facts.anchors,
+        blocks=facts.blocks,
+        blocks_counted=len(sitting.closed.blocks) if sitting.closed and sitting.counts else 0,
+        submissions=len(sitting.submissions),
+        drawn=facts.drawn,
+        drift=sitting.drift,
+        decision=sitting.decision,
+        late=len(sitting.late),
+        expires=datetime.fromtimestamp(sitting.expires_ms / 1000, tz=UTC).isoformat(timespec="seconds"),
+    )
+
+
+# When judging is over, for whoever waits: a job here, a task of a scheduler elsewhere.
 
 
 def find_end(bench: Bench) -> str | None:
     """Why nobody has to wait for judging any more; None while it goes on. Only reads: takes no look.
 
-    Judging is over when nothing waits for a judge, a person closed it, or a look of the gate has decided. Who
-    is in the middle of a sitting is waited for; what was handed out and not begun is not.
+    Judging is over when nothing waits for a judge, only for an automatic one whose sittings were all refused,
+    a person closed it, or a look of the gate has decided. Who is in the middle of a sitting is waited for;
+    what was handed out and not begun is not.
     """
     evidence = bench.evidence
     if any(_holds_answers(sitting, bench.now_ms) for sitting in evidence.sittings):
         return None
     if evidence.close_reason is not None:
         return f"judging was closed: {evidence.close_reason}"
-    if not sum(evidence.count_waiting()):
+    lazy, auto = evidence.count_waiting()
+    if not lazy and not auto:
         return "nothing waits for a judge"
+    if not lazy and (poor := _find_refused(evidence)):
+        return f"uninformative: {', '.join(poor)} may not judge, and {auto} candidates wait for nobody else"
     for run in bench.runs:
         if _has_decided(run) and _still_stands(run, bench):
             return f"the gate has decided: {run.tags['tipbench.answer']} (look {run.run_id})"
     return None
+
+
+def _find_refused(evidence: Evidence) -> list[str]:
+    """The automatic judges, if there were some and none of their sittings counts."""
+    sittings = [sitting for sitting in evidence.sittings if sitting.facts.tier == "auto"]
+    names = sorted({sitting.judged_by for sitting in sittings})
+    return names if all(sitting.state == "refused" for sitting in sittings) else []
 
 
 def _holds_answers(sitting: StoredSitting, now_ms: int) -> bool:
@@ -57,83 +203,202 @@ def _still_stands(look: Run, bench: Bench) -> bool:
     return {sitting.token for sitting in frozen.sittings} <= counting
 
 
-class SittingLine(Record):
-    """One sitting as people see it."""
-
-    sitting: str
-    judged_by: str
-    judge_kind: str
-    state: str
-    items: int
-    anchors: int
-    blocks: int
-    blocks_counted: int
-    submissions: int
-    drawn: str
-    expires: str
-    drift: StoredDrift | None = None
-    decision: Decision | None = None
-    late: int = 0
+# How far the automatic judge is from the lazy one: too far is further than Δ.
 
 
-class Status(Record):
-    """What was judged, what waits, and who has it. `ended` says why nobody waits for judging any more."""
+def measure_disagreement(
+    evidence: Evidence, rubric_of: RubricOf, *, experiment: str, threshold: float | None
+) -> tuple[Disagreement | None, list[FlaggedPair]]:
+    """Δ from the data, or as it was set, and the pairs beyond it, worst first; None without any pair."""
+    pairs = [(auto, lazy) for auto, lazy in read_checked(evidence) if lazy is not None]
+    if not pairs:
+        return None, []
+    scores = [score_pair(auto, lazy, rubric_of) for auto, lazy in pairs]
+    fitted = delta(scores)
+    limit = fitted.threshold if threshold is None else threshold
+    compared: list[FlaggedPair] = []
+    for (auto, lazy), score in zip(pairs, scores, strict=True):
+        difference = (score.auto or 0.0) - (score.lazy or 0.0)
+        compared.append(
+            FlaggedPair(
+                experiment=experiment,
+                arm=auto.cell.facts.arm,
+                scenario=auto.cell.facts.scenario,
+                candidate=auto.verdict.slot + 1,
+                judges=(auto.sitting.judged_by, lazy.sitting.judged_by),
+                auto=score.auto or 0.0,
+                lazy=score.lazy or 0.0,
+                gap=difference - fitted.bias,
+                difference=difference,
+            )
+        )
+
+    def off(pair: FlaggedPair) -> float:
+        return abs(pair.gap if threshold is None else pair.difference)
+
+    flagged = [pair for pair in compared if off(pair) > limit]
+    flagged.sort(key=lambda pair: (-off(pair), pair.arm, pair.scenario, pair.candidate))
+    found = Disagreement(
+        experiment=experiment,
+        pairs=len(pairs),
+        threshold=limit if math.isfinite(limit) else None,
+        set_by_hand=threshold is not None,
+        bias=fitted.bias,
+        flagged=len(flagged),
+    )
+    return found, flagged
+
+
+def add_spread(found: Disagreement, evidence: Evidence, rubric_of: RubricOf) -> Disagreement:
+    """The same with how unevenly the automatic judge treats the arms."""
+    scores = [score_pair(auto, lazy, rubric_of) for auto, lazy in read_checked(evidence)]
+    return found.model_copy(update={"bias_spread": agreement(scores).bias_spread})
+
+
+# Every sitting with its drift, and the agreement of every two judges who met.
+
+
+class JudgeSitting(Record):
+    """A sitting of one experiment. `mark` says what a person should know about it."""
 
     experiment: str
-    cells: int
+    closed_ms: int
+    mark: str
+    line: SittingLine
+
+
+class JudgePair(Record):
+    """How far two judges agree on the candidates that both judged under one rubric."""
+
+    judges: tuple[str, str]
+    rubric: str
     candidates: int
-    judged: int
-    waiting: int
-    waiting_for_auto: int
-    close_reason: str | None
-    ended: str | None
-    by_judge: dict[str, int]
-    sittings: tuple[SittingLine, ...]
-    disagreement: Disagreement | None = None
+    alpha: float | None
+    low: float | None
+    high: float | None
+    rough: bool
+    over: Literal["composite", "scales"]
+    """What α is over: with an automatic judge the scales alone, since code sets the flags on both sides."""
+    scales: dict[str, float]
+    """Ordinal α of each scale."""
+    bias: float
+    """Mean of the first judge's composite minus the second's."""
+    flags: dict[str, float]
+    """Gwet's AC1 per flag."""
 
 
-def read_status(bench: Bench, *, experiment: str, disagreement: Disagreement | None = None) -> Status:
-    """Where judging of an experiment stands."""
-    evidence = bench.evidence
-    by_judge: dict[str, int] = {}
-    lazy, auto = evidence.count_waiting()
-    for given in (*evidence.lazy, *evidence.auto, *evidence.doubles):
-        if not given.verdict.failed:
-            by_judge[given.sitting.judged_by] = by_judge.get(given.sitting.judged_by, 0) + 1
-    return Status(
-        experiment=experiment,
-        cells=len(evidence.cells),
-        candidates=sum(cell.answered_count for cell in evidence.cells),
-        judged=sum(not given.verdict.failed for given in evidence.lazy),
-        waiting=lazy,
-        waiting_for_auto=auto,
-        close_reason=evidence.close_reason,
-        ended=find_end(bench),
-        by_judge=by_judge,
-        sittings=tuple(sitting_line(sitting, bench.now_ms) for sitting in evidence.sittings),
-        disagreement=disagreement,
+class NoiseLine(Record):
+    """What the drift rule counts with in an experiment: the usual, or fitted."""
+
+    experiment: str
+    repeat_sd: float
+    repeats: int
+    repeats_fitted: bool
+    offset_sd: float
+    sittings: int
+    offsets_fitted: bool
+
+    @classmethod
+    def of(cls, bench: Bench) -> "NoiseLine":
+        noise = bench.noise
+        return cls(
+            experiment=bench.name,
+            repeat_sd=noise.repeat_sd,
+            repeats=noise.repeats,
+            repeats_fitted=noise.repeats_fitted,
+            offset_sd=noise.offset_sd,
+            sittings=noise.sittings,
+            offsets_fitted=noise.offsets_fitted,
+        )
+
+
+class JudgesReport(Record):
+    """What `tipbench judge judges` says."""
+
+    sittings: tuple[JudgeSitting, ...]
+    pairs: tuple[JudgePair, ...]
+    noise: tuple[NoiseLine, ...] = ()
+    disagreements: tuple[Disagreement, ...] = ()
+    flagged: tuple[FlaggedPair, ...] = ()
+
+
+def read_judges(benches: Iterable[Bench], *, now_ms: int, threshold: float | None = None) -> JudgesReport:
+    """All sittings, oldest first, and the agreement of every two judges who met. `threshold` is Δ if set."""
+    benches = list(benches)
+    sittings = [(bench.name, sitting) for bench in benches for sitting in bench.evidence.sittings]
+    hits = Counter(sitting.judged_by for _, sitting in sittings if _hit_all(sitting))
+    lines = [
+        JudgeSitting(
+            experiment=name,
+            closed_ms=sitting.closed_ms,
+            mark=mark_sitting(
+                sitting,
+                also=["exact"] if _hit_all(sitting) and hits[sitting.judged_by] >= EXACT_SITTINGS else [],
+            ),
+            line=sitting_line(sitting, now_ms),
+        )
+        for name, sitting in sittings
+    ]
+    lines.sort(key=lambda each: (each.closed_ms or now_ms, each.line.sitting))
+    given = sort_by_judge(
+        (each, JudgedVerdict(each, bench.rubric_of(each.cell)))
+        for bench in benches
+        for each in list_verdicts(bench.evidence)
+    )
+    measured = [
+        measure_disagreement(b.evidence, b.rubric_of, experiment=b.name, threshold=threshold) for b in benches
+    ]
+    return JudgesReport(
+        sittings=tuple(lines),
+        pairs=tuple(
+            _compare(judges, same) for judges, both in find_pairs(given) for same in _sort_by_rubric(both)
+        ),
+        noise=tuple(NoiseLine.of(bench) for bench in benches if bench.evidence.lazy),
+        disagreements=tuple(
+            add_spread(found, bench.evidence, bench.rubric_of)
+            for bench, (found, _) in zip(benches, measured, strict=True)
+            if found is not None
+        ),
+        flagged=tuple(pair for _, flagged in measured for pair in flagged),
     )
 
 
-def sitting_line(sitting: StoredSitting, now_ms: int) -> SittingLine:
-    """One sitting as people see it now."""
-    facts = sitting.facts
-    state = sitting.state
-    if state == "open" and not sitting.is_open(now_ms):
-        state = "expired" if not sitting.claimed_close else "closing"
-    return SittingLine(
-        sitting=facts.token,
-        judged_by=sitting.meant_for,
-        judge_kind=facts.judge_kind,
-        state=state,
-        items=facts.items - facts.anchors,
-        anchors=facts.anchors,
-        blocks=facts.blocks,
-        blocks_counted=len(sitting.closed.blocks) if sitting.closed and sitting.counts else 0,
-        submissions=len(sitting.submissions),
-        drawn=facts.drawn,
-        drift=sitting.drift,
-        decision=sitting.decision,
-        late=len(sitting.late),
-        expires=datetime.fromtimestamp(sitting.expires_ms / 1000, tz=UTC).isoformat(timespec="seconds"),
+def _compare(judges: tuple[str, str], both: Sequence[tuple[JudgedVerdict, JudgedVerdict]]) -> JudgePair:
+    found = measure_agreement(both)
+    return JudgePair(
+        judges=judges,
+        rubric=both[0][0].rubric.name,
+        candidates=found.candidates,
+        alpha=found.alpha.value,
+        low=found.alpha.low,
+        high=found.alpha.high,
+        rough=found.alpha.rough,
+        over=found.over,
+        scales=_scale_alphas(both),
+        bias=found.bias,
+        flags=found.flags,
     )
+
+
+def _sort_by_rubric(
+    both: Sequence[tuple[JudgedVerdict, JudgedVerdict]],
+) -> Iterable[Sequence[tuple[JudgedVerdict, JudgedVerdict]]]:
+    """What was said of one candidate was said under one rubric; other experiments may have others."""
+    found: dict[str, list[tuple[JudgedVerdict, JudgedVerdict]]] = {}
+    for pair in both:
+        found.setdefault(pair[0].rubric.hash, []).append(pair)
+    return found.values()
+
+
+def _scale_alphas(both: Sequence[tuple[JudgedVerdict, JudgedVerdict]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for scale in both[0][0].rubric.scales:
+        ratings = [[said.given.verdict.scores[scale.name] for said in pair] for pair in both]
+        alpha = krippendorff_alpha(ratings, metric="ordinal").value
+        if alpha is not None:
+            found[scale.name] = alpha
+    return found
+
+
+def _hit_all(sitting: StoredSitting) -> bool:
+    return sitting.drift is not None and sitting.drift.exact and not sitting.drift.unanchored

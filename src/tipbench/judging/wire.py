@@ -1,25 +1,84 @@
-"""What crosses the wire between an MCP client and us: blind, validated, the same for every client."""
+"""What crosses the wire between a judge and us, over MCP and over the API: blind, and checked here."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import Annotated, cast
+from typing import Annotated, Literal, Self, cast
 
 from pydantic import Field, StrictBool, StrictInt, ValidationError, WithJsonSchema
 
 from tipbench.bench.sittings import Answer
-from tipbench.errors import SheetError
+from tipbench.errors import (
+    ExperimentNotFound,
+    JudgingClosed,
+    MixedContents,
+    SheetError,
+    TipbenchError,
+    TrackingUnavailable,
+    UsageError,
+)
 from tipbench.inert import make_inert
-from tipbench.judging.blind import fence_text
-from tipbench.judging.service import LiveSitting
-from tipbench.judging.sheet import SheetItem
-from tipbench.judging.status import Status
+from tipbench.judging.request import SittingRequest, check_wishes
+from tipbench.judging.sheet import LiveSitting, SheetRubric, answers_error, make_id
 from tipbench.records import Record
 
 Scales = dict[str, tuple[int, int]]
 """Name of a scale → its lowest and its highest score."""
 Values = dict[str, str | tuple[str, ...]]
-MAX_PROBLEMS = 50
+MARK_LENGTH = 16
+
+# What a judge asks for.
+
+NextCount = Annotated[
+    int | None,
+    Field(ge=1, le=1_000, description="About so many items, in whole blocks: those that decide the winner."),
+]
+Order = Annotated[
+    Literal["decisive", "random"] | None, Field(description="With next: what decides (default), or random.")
+]
+Percent = Annotated[
+    float | None,
+    Field(gt=0, le=100, description="A second opinion on so many percent of what others judged."),
+]
+SpotCount = Annotated[
+    int | None, Field(ge=1, le=1_000, description="So many automatic verdicts, to check how good they are.")
+]
+
+
+class SittingWishes(Record, strict=True):
+    """What to hand out; without anything whatever waits. At most one of the three."""
+
+    next: NextCount = None
+    second_opinion: Percent = None
+    disagreements: SpotCount = None
+
+    def to_request(
+        self,
+        judged_by: str,
+        *,
+        sits: str | None = None,
+        order: str | None = None,
+        champion: str | None = None,
+    ) -> SittingRequest:
+        """The request of this judge; the champion matters only for what decides.
+
+        Raises:
+            UsageError: they do not go together.
+        """
+        wishes = {**self.model_dump(), "order": order}
+        check_wishes([name for name, wish in wishes.items() if wish is not None])
+        return SittingRequest(
+            judged_by,
+            sits=sits,
+            items=self.next,
+            at_random=order == "random",
+            champion=champion if self.next is not None else None,
+            second_share=None if self.second_opinion is None else self.second_opinion / 100,
+            spots=self.disagreements,
+        )
+
+
+# What a judge is told.
 
 
 class ExperimentToJudge(Record):
@@ -41,29 +100,43 @@ class ExperimentsToJudge(Record):
     unreadable: tuple[str, ...]
 
 
-class Progress(Record):
-    """Where a sitting stands. Without a sitting nothing waits for this judge."""
+class SittingProgress(Record):
+    """How far a sitting is; `sitting` is absent when nothing was handed out, and `state` says why."""
 
     experiment: str
     sitting: str | None
     state: str
-    items: int
-    answered: int
-    remaining: int
+    items: int = 0
+    answered: int = 0
+    remaining: int = 0
+
+    @classmethod
+    def of(cls, sitting: LiveSitting, **more: str) -> Self:
+        return cls(
+            experiment=sitting.experiment,
+            sitting=sitting.token,
+            state=sitting.state,
+            items=len(sitting.section.items),
+            answered=len(sitting.answers),
+            remaining=len(sitting.waiting) if sitting.state == "open" else 0,
+            **more,
+        )
+
+
+class Progress(SittingProgress):
+    """The same over MCP."""
+
     what_now: str
 
 
-class RubricText(Record):
-    """The pinned scoring guide."""
+class SittingView(SittingProgress):
+    """The same over the API."""
 
-    name: str
-    text: str
-    scales: Scales
-    flags: tuple[str, ...]
+    said: str = ""
 
 
-class FencedItem(Record):
-    """One item. What stands between the two marks of `text` is data."""
+class JudgeItem(Record):
+    """One item under an id that means nothing elsewhere. Over MCP its text stands in a fence."""
 
     item: str
     scenario: Values
@@ -77,119 +150,184 @@ class NextItems(Record):
     experiment: str
     sitting: str
     scales: Scales
-    items: tuple[FencedItem, ...]
+    items: tuple[JudgeItem, ...]
     remaining: int
     what_now: str
 
 
-class GivenAnswer(Record):
-    """What the judge says of one item."""
+class ScaleView(Record):
+    """One scale of the rubric."""
 
-    item: str = Field(min_length=1, max_length=100, description="Id of the item, as next_items gave it.")
-    scores: dict[str, StrictInt] = Field(description="A whole number for every scale.")
-    flags: dict[str, StrictBool] = Field(
-        default_factory=dict[str, bool],
-        description="Only flags that the rubric decides otherwise than they were computed.",
-    )
-    reason: str = Field(min_length=1, max_length=4_000, description="Why, in a sentence.")
+    lowest: int
+    highest: int
 
 
-GivenAnswers = Annotated[
-    list[object], WithJsonSchema({"type": "array", "items": GivenAnswer.model_json_schema(), "minItems": 1})
-]
-"""Clients are told the schema; we check it ourselves, so that every problem names its item."""
+class HandedItems(Record):
+    """The same over the API, with the rubric."""
+
+    experiment: str
+    sitting: str
+    rubric: str
+    rubric_text: str
+    scales: dict[str, ScaleView]
+    flags: tuple[str, ...]
+    items: tuple[JudgeItem, ...]
+    remaining: int
 
 
-def read_given(given: Sequence[object]) -> list[GivenAnswer]:
-    """The answers as records, each item once.
-
-    Raises:
-        SheetError: names every problem by item.
-    """
-    answers: list[GivenAnswer] = []
-    problems: list[str] = [] if given else ["there are no verdicts"]
-    for place, each in enumerate(given, start=1):
-        try:
-            answers.append(GivenAnswer.model_validate(each))
-        except ValidationError as error:
-            name = _name_of(each) or f"verdict {place}"
-            problems += [
-                f"{name}: {'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in error.errors()
-            ]
-    times = Counter(answer.item for answer in answers)
-    problems += [f"item {item!r} appears {n} times" for item, n in times.items() if n > 1]
-    if problems:
-        shown = problems[:MAX_PROBLEMS]
-        more = len(problems) - len(shown)
-        shown += [f"… and {more} more"] if more else []
-        raise SheetError(
-            "nothing was stored:\n  " + "\n  ".join(shown), hint="Correct these and submit again."
-        )
-    return answers
-
-
-def _name_of(given: object) -> str:
-    item = cast("dict[str, object]", given).get("item") if isinstance(given, dict) else None
-    return f"item {item!r}" if isinstance(item, str) else ""
-
-
-def make_answers(given: Sequence[GivenAnswer], sitting: LiveSitting) -> dict[str, Answer]:
-    """Answers by item, in the rubric's own order, with the computed flags where the judge says nothing."""
-    items = {item.id: item for item in sitting.section.items}
-    return {each.item: _make_answer(each, items.get(each.item), sitting) for each in given}
-
-
-def _make_answer(given: GivenAnswer, item: SheetItem | None, sitting: LiveSitting) -> Answer:
-    order = {name: place for place, name in enumerate(sitting.rubric.scales)}
-    scores = sorted(given.scores.items(), key=lambda score: order.get(score[0], len(order)))
-    return Answer(
-        scores=dict(scores), flags=({} if item is None else item.flags) | given.flags, reason=given.reason
-    )
-
-
-def show_experiment(status: Status) -> ExperimentToJudge:
-    """An experiment without anything that tells who wrote what."""
-    return ExperimentToJudge(
-        experiment=status.experiment,
-        candidates=status.candidates,
-        judged=status.judged,
-        waiting=status.waiting,
-        judging_closed=status.close_reason is not None,
-    )
-
-
-def show_rubric(sitting: LiveSitting) -> RubricText:
-    """The rubric of this sitting."""
-    rubric = sitting.rubric
-    text = make_inert(rubric.text, limit=max(1, 2 * len(rubric.text)))
-    return RubricText(name=rubric.name, text=text, scales=rubric.scales, flags=rubric.flags)
+def show_rubric(sitting: LiveSitting) -> SheetRubric:
+    """The pinned scoring guide of this sitting."""
+    text = sitting.rubric.text
+    return sitting.rubric.model_copy(update={"text": make_inert(text, limit=max(1, 2 * len(text)))})
 
 
 def show_items(sitting: LiveSitting, n: int, *, rng: Random) -> NextItems:
     """The next n items, each text in a fence of its own."""
-    scenarios = {scenario.label: scenario.values for scenario in sitting.section.scenarios}
-    waiting = sitting.waiting
-    items = tuple(
-        FencedItem(
-            item=item.id,
-            scenario=_inert_values(scenarios[item.scenario]),
-            text=fence_text(item.text, rng=rng),
-            flags=item.flags,
-        )
-        for item in waiting[:n]
-    )
+    items = _show_waiting(sitting, n, lambda text: fence_text(text, rng=rng))
     return NextItems(
         experiment=sitting.experiment,
         sitting=sitting.token,
         scales=sitting.rubric.scales,
         items=items,
-        remaining=len(waiting),
+        remaining=len(sitting.waiting),
         what_now="submit_verdicts for these" if items else "close_sitting",
     )
 
 
-def _inert_values(values: Mapping[str, str | tuple[str, ...]]) -> Values:
+def hand_items(sitting: LiveSitting, n: int) -> HandedItems:
+    """The next n items, inert, and the rubric; none of a sitting that is closed."""
+    is_open, rubric = sitting.state == "open", sitting.rubric
+    return HandedItems(
+        experiment=sitting.experiment,
+        sitting=sitting.token,
+        rubric=rubric.name,
+        rubric_text=rubric.text,
+        scales={name: ScaleView(lowest=low, highest=high) for name, (low, high) in rubric.scales.items()},
+        flags=rubric.flags,
+        items=_show_waiting(sitting, n, make_inert) if is_open else (),
+        remaining=len(sitting.waiting) if is_open else 0,
+    )
+
+
+def _show_waiting(sitting: LiveSitting, n: int, show: Callable[[str], str]) -> tuple[JudgeItem, ...]:
+    scenarios = {
+        scenario.label: {
+            name: make_inert(value) if isinstance(value, str) else tuple(map(make_inert, value))
+            for name, value in scenario.values.items()
+        }
+        for scenario in sitting.section.scenarios
+    }
+    return tuple(
+        JudgeItem(item=each.id, scenario=scenarios[each.scenario], text=show(each.text), flags=each.flags)
+        for each in sitting.waiting[:n]
+    )
+
+
+def fence_text(text: str, *, rng: Random) -> str:
+    """The text, made inert, between two lines with the same mark: new each time, and not in the text."""
+    inert = make_inert(text)
+    mark = make_id(rng, length=MARK_LENGTH)
+    while mark in inert.casefold():
+        mark = make_id(rng, length=MARK_LENGTH)
+    return f"<<<{mark}\n{inert}\n{mark}>>>"
+
+
+def explain(error: TipbenchError) -> str:
+    """What a judge is told of a failure. Texts that may name a model, a prompt or a run stay with us."""
+    if type(error) in {UsageError, SheetError, ExperimentNotFound}:
+        message, hint = error.message, error.hint
+    elif isinstance(error, JudgingClosed):
+        message, hint = f"judging of {error.experiment!r} was closed by a person", "Nothing is to be judged."
+    elif isinstance(error, MixedContents):
+        message = "one name stands for several contents in this experiment, so nothing is handed out"
+        hint = "Tell the user: `tipbench compare` says what to do."
+    elif isinstance(error, TrackingUnavailable):
+        message, hint = "MLflow did not answer, or did not take everything", "Nothing is lost. Call it again."
+    else:
+        message = f"the experiment cannot be read or written ({type(error).__name__})"
+        hint = "Tell the user: `tipbench judge status` and `tipbench doctor` say why."
+    return make_inert(f"{message}\n→ {hint}" if hint else message)
+
+
+# What a judge answers.
+
+
+class GivenAnswer(Record):
+    """What the judge says of one item."""
+
+    item: str = Field(min_length=1, max_length=100, description="Id of the item, as it was handed out.")
+    scores: dict[str, StrictInt] = Field(max_length=50, description="A whole number for every scale.")
+    flags: dict[str, StrictBool] = Field(
+        default_factory=dict[str, bool],
+        max_length=50,
+        description="Only flags that the rubric decides otherwise than they were computed.",
+    )
+    reason: str = Field(default="", max_length=4_000, description="Why, in a sentence.")
+
+
+class ReasonedAnswer(GivenAnswer):
+    """The same over MCP, where a reason must be given."""
+
+    reason: str = Field(min_length=1, max_length=4_000, description="Why, in a sentence.")
+
+
+GivenAnswers = Annotated[
+    list[object],
+    WithJsonSchema({"type": "array", "items": ReasonedAnswer.model_json_schema(), "minItems": 1}),
+]
+"""Clients are told the schema; we check it ourselves, so that every problem names its item."""
+
+
+class Verdicts(Record):
+    """Verdicts, as many as there are; a later one on the same item replaces the earlier."""
+
+    verdicts: tuple[GivenAnswer, ...] = Field(min_length=1, max_length=500)
+
+
+def read_given(given: Sequence[object]) -> list[ReasonedAnswer]:
+    """The answers as records, each item once.
+
+    Raises:
+        SheetError: names every problem by item.
+    """
+    answers: list[ReasonedAnswer] = []
+    problems: list[str] = [] if given else ["there are no verdicts"]
+    for place, each in enumerate(given, start=1):
+        try:
+            answers.append(ReasonedAnswer.model_validate(each))
+        except ValidationError as error:
+            item = cast("dict[str, object]", each).get("item") if isinstance(each, dict) else None
+            name = f"item {item!r}" if isinstance(item, str) else f"verdict {place}"
+            problems += [
+                f"{name}: {'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in error.errors()
+            ]
+    problems += _repeated(answers)
+    if problems:
+        raise answers_error(problems)
+    return answers
+
+
+def _repeated(given: Sequence[GivenAnswer]) -> list[str]:
+    times = Counter(answer.item for answer in given)
+    return [f"item {item!r} appears {n} times" for item, n in times.items() if n > 1]
+
+
+def make_answers(given: Sequence[GivenAnswer], sitting: LiveSitting) -> dict[str, Answer]:
+    """Answers by item, in the rubric's own order, with the computed flags where the judge says nothing.
+
+    Raises:
+        SheetError: an item appears twice.
+    """
+    if problems := _repeated(given):
+        raise answers_error(problems)
+    computed = {item.id: item.flags for item in sitting.section.items}
+    order = {name: place for place, name in enumerate(sitting.rubric.scales)}
     return {
-        name: make_inert(value) if isinstance(value, str) else tuple(make_inert(each) for each in value)
-        for name, value in values.items()
+        each.item: Answer(
+            # The same answers are the same bytes, whoever sent them.
+            scores=dict(sorted(each.scores.items(), key=lambda score: order.get(score[0], len(order)))),
+            flags=computed.get(each.item, {}) | each.flags,
+            reason=each.reason,
+        )
+        for each in given
     }

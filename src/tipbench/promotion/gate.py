@@ -73,7 +73,7 @@ def make_arm(bench: Bench, name: str) -> ChampionArm:
     if prompt is None:
         raise UsageError(
             f"the prompt {facts.prompt!r} is not in the pack that the experiment stores",
-            hint="It was a champion of another time: add its text to the pack and collect again.",
+            hint="It was a champion of another time, or imported: add its text to a pack and collect again.",
         )
     return ChampionArm(
         pack=pack.name,

@@ -12,6 +12,7 @@ from tipbench.bench.measured import arm_rules, find_obstacle, measure_arms
 from tipbench.bench.plans import (
     Answer,
     Frozen,
+    FrozenAutoCell,
     FrozenScore,
     FrozenSitting,
     FrozenTerms,
@@ -22,7 +23,7 @@ from tipbench.bench.plans import (
     PlanFacts,
     count_verdicts,
 )
-from tipbench.bench.scores import find_levels, make_scores
+from tipbench.bench.scores import find_auto_values, find_levels, make_scores
 from tipbench.bench.sittings import StoredSitting, read_grade
 from tipbench.clock import Stamps
 from tipbench.errors import MixedContents, NoChampion
@@ -47,6 +48,10 @@ def freeze(evidence: Evidence, *, champion: str, pack: Pack, terms: FrozenTerms)
         arms=measure_arms(evidence.cells, pack),
         sittings=tuple(_used_sittings(evidence)),
         terms=terms,
+        auto_cells=tuple(
+            FrozenAutoCell(arm=arm, scenario=scenario, value=value)
+            for (arm, scenario), value in find_auto_values(evidence, pack.rubric).items()
+        ),
     )
 
 
@@ -161,12 +166,14 @@ def _auto_sittings(frozen: Frozen) -> list[FrozenSitting]:
 
 
 def _answer(frozen: Frozen, plan: PlanFacts, look: int, challenger: str | None) -> GateAnswer:
+    seen = frozen.auto_cells
     terms = Terms(
         margin=frozen.terms.margin,
         require=frozen.terms.require,
         informative=all(sitting.informative for sitting in _auto_sittings(frozen)),
         scenarios=frozen.terms.scenarios,
         challenger=challenger,
+        auto_cells=None if seen is None else {(cell.arm, cell.scenario): cell.value for cell in seen},
     )
     scores = thaw(frozen)
     decision = examine_gate(
@@ -415,7 +422,9 @@ def check_before_look(bench: Bench, opponent: Opponent, terms: FrozenTerms) -> P
         return _refuse("no", "auto tier", detail, f"Ask a better judge: {add}")
     if evidence.judging_closed:
         return _refuse("no", "auto tier", "no automatic judge has judged", _say_closed(bench))
-    way_out = f"Blocked: no automatic judge. Add one, or set gate.require for the next plan, then: {add}"
+    way_out = (
+        f"Add one: {add}. Or set gate.require and collect into a new experiment: this plan keeps its own."
+    )
     return _refuse("undecided", "auto tier", "no automatic judge has judged", way_out)
 
 

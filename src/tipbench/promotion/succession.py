@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 from tipbench.bench.champions import (
     ALIAS,
+    ENTRY_TAG,
+    REPLACED_TAG,
     ROOT_TAG,
     STATE_TAG,
     SUCCESSOR,
+    BrokenChain,
     Chain,
     ChampionArm,
     Promotion,
@@ -125,6 +128,33 @@ def succeed(
     if found is None:
         raise TrackingError(f"the promotion {mine} cannot be read back", hint="Run the same command again.")
     return found
+
+
+def begin_again(tracking: Tracking, pack: str, *, reason: str, stamps: Stamps) -> str:
+    """Begins a new chain for a pack whose promotions cannot be followed any more; gives what was wrong.
+
+    Nothing is deleted: the old promotions stay in MLflow; the alias moves with the next champion.
+
+    Raises:
+        UsageError: they can be followed.
+    """
+    try:
+        read_chain(tracking, pack)
+    except BrokenChain as error:
+        broken = error.message
+    else:
+        raise UsageError(f"the champions of {pack!r} can be followed: there is nothing to repair")
+    experiment, name = champions_experiment(tracking), entry_name(pack)
+    write = root_write(pack, write=blank_write(experiment, stamps))
+    told = {"tipbench.reason": reason, "tipbench.instead_of": broken}
+    new = tracking.deliver(write.model_copy(update={"tags": {**write.tags, **told}}))
+    for run in tracking.search_runs([experiment.id], f"tags.`{ENTRY_TAG}` = '{name}'"):
+        if run.tags.get("tipbench.kind") == "champions" and run.run_id != new:
+            blank = blank_write(experiment, stamps)
+            tracking.deliver(blank.model_copy(update={"run_id": run.run_id, "tags": {REPLACED_TAG: new}}))
+    tracking.registry.create_entry(name, tags={ROOT_TAG: new})
+    tracking.registry.tag_entry(name, ROOT_TAG, new)
+    return broken
 
 
 def find_registered(tracking: Tracking, chain: Chain, against: str) -> Promotion:

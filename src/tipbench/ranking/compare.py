@@ -40,15 +40,15 @@ def find_sides(bench: Bench) -> Mapping[str, Side]:
     return {cell.facts.arm: Side(cell.facts.model, cell.facts.prompt) for cell in bench.evidence.cells}
 
 
-def read_details(bench: Bench, tier: BoardTier = "lazy") -> Details:
-    """Everything that the page shows beyond the leaderboard of that tier."""
+def read_details(bench: Bench, report: Report) -> Details:
+    """Everything that the page shows beyond this leaderboard."""
     evidence, pack = bench.evidence, bench.pack
     return Details(
-        arms=compare_bench(bench, "arm", tier),
+        arms=report if report.by == "arm" else compare_bench(bench, "arm", report.tier),
         sides=find_sides(bench),
         sittings=list_closed_sittings(evidence),
         judges=compare_judges(evidence, pack.rubric),
-        contrasts=read_contrasts(evidence, pack, tier=tier, read_artifact=bench.read_artifact),
+        contrasts=read_contrasts(bench, tier=report.tier),
         made_ms=bench.now_ms,
     )
 

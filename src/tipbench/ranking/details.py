@@ -1,9 +1,8 @@
 """Best and worst candidate of one block side by side, with what the judge said of them."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tipbench.bench.cells import read_candidates
+from tipbench.bench.bench import Bench
 from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.scores import (
     JudgeAgreement,
@@ -15,19 +14,12 @@ from tipbench.bench.scores import (
     sort_by_judge,
 )
 from tipbench.bench.sittings import (
-    KEY_FILE,
-    BlindKey,
     StoredDrift,
-    StoredSitting,
-    Submission,
-    submission_file,
 )
 from tipbench.errors import TrackingRefused
-from tipbench.records import Pack, Rubric, Scenario
-from tipbench.tracking.runs import Run
+from tipbench.records import Rubric, Scenario
 
 CONTRASTS = 4
-ReadArtifact = Callable[[Run, str], str]
 
 
 @dataclass(frozen=True)
@@ -52,20 +44,18 @@ class Contrast:
     worst: Example
 
 
-def read_contrasts(
-    evidence: Evidence, pack: Pack, *, tier: str, read_artifact: ReadArtifact
-) -> tuple[Contrast, ...]:
+def read_contrasts(bench: Bench, *, tier: str) -> tuple[Contrast, ...]:
     """The blocks whose best and worst candidate lie furthest apart, one for each scenario at most."""
-    reasons = _Reasons(read_artifact)
+    pack = bench.pack
     scenarios = {scenario.hash: scenario for scenario in pack.scenarios}
     return tuple(
         Contrast(
             scenario=scenarios.get(best.cell.facts.scenario_hash),
             name=best.cell.facts.scenario,
-            best=_read_example(best, pack.rubric, read_artifact, reasons),
-            worst=_read_example(worst, pack.rubric, read_artifact, reasons),
+            best=_read_example(bench, best, pack.rubric),
+            worst=_read_example(bench, worst, pack.rubric),
         )
-        for best, worst in _choose(evidence, pack.rubric, tier)
+        for best, worst in _choose(bench.evidence, pack.rubric, tier)
     )
 
 
@@ -89,54 +79,33 @@ def _choose(evidence: Evidence, rubric: Rubric, tier: str) -> list[tuple[Counted
     return [(best, worst) for _, best, worst in furthest[:CONTRASTS]]
 
 
-def _read_example(
-    given: CountedVerdict, rubric: Rubric, read_artifact: ReadArtifact, reasons: "_Reasons"
-) -> Example:
+def _read_example(bench: Bench, given: CountedVerdict, rubric: Rubric) -> Example:
     verdict = given.verdict
     return Example(
         arm=given.cell.facts.arm,
-        text=_read_text(given, read_artifact),
+        text=_read_text(bench, given),
         composite=rubric.composite(verdict.scores, verdict.flags),
         parts={name: str(score) for name, score in verdict.scores.items()}
         | {name: "yes" if flag else "no" for name, flag in verdict.flags.items()},
         judged_by=given.sitting.judged_by,
-        reason=reasons.of(given),
+        reason=_read_reason(bench, given),
     )
 
 
-def _read_text(given: CountedVerdict, read_artifact: ReadArtifact) -> str | None:
+def _read_text(bench: Bench, given: CountedVerdict) -> str | None:
     try:
-        candidates = read_candidates(read_artifact(given.cell.run, "candidates.json"))
+        candidates = bench.candidates_of(given.cell)
     except TrackingRefused:
         return None
     return next((each.text for each in candidates if each.slot == given.verdict.slot), None)
 
 
-class _Reasons:
-    """What judges wrote beside their scores; each sitting is opened once."""
-
-    def __init__(self, read_artifact: ReadArtifact) -> None:
-        self._read = read_artifact
-        self._known: dict[str, dict[tuple[str, int], str]] = {}
-
-    def of(self, given: CountedVerdict) -> str:
-        """The reason; empty when there is none."""
-        token = given.sitting.facts.token
-        if token not in self._known:
-            self._known[token] = self._open(given.sitting)
-        return self._known[token].get((given.cell.run.run_id, given.verdict.slot), "")
-
-    def _open(self, sitting: StoredSitting) -> dict[tuple[str, int], str]:
-        submissions: Sequence[int] = sitting.closed.submissions if sitting.closed else ()
-        if not submissions:
-            return {}
-        try:
-            key = BlindKey.model_validate_json(self._read(sitting.run, KEY_FILE))
-            last = self._read(sitting.run, submission_file(max(submissions)))
-        except TrackingRefused:
-            return {}
-        answers = Submission.model_validate_json(last).answers
-        return {(i.cell, i.slot): answers[i.id].reason for i in key.items if i.cell and i.id in answers}
+def _read_reason(bench: Bench, given: CountedVerdict) -> str:
+    try:
+        reasons = bench.reasons_of(given.sitting)
+    except TrackingRefused:
+        return ""
+    return reasons.get((given.cell.run.run_id, given.verdict.slot), "")
 
 
 # The judges of one experiment: every closed sitting with its drift, and how far each two agree.

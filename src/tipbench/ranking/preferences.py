@@ -1,15 +1,13 @@
 """Preferences: which of two candidates of one block a judge liked better, for preference tuning."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 
-from tipbench.bench.cells import StoredCell, read_candidates
-from tipbench.bench.evidence import CountedVerdict, Evidence, check_contents, read_evidence
-from tipbench.bench.packs import read_pack_files
+from tipbench.bench.bench import Bench
+from tipbench.bench.cells import StoredCell
+from tipbench.bench.evidence import CountedVerdict, Evidence, check_contents
 from tipbench.errors import TrackingError, UsageError
-from tipbench.pack import parse_pack
-from tipbench.records import Record, Rubric
-from tipbench.tracking import Run, Tracking
+from tipbench.records import Record
 
 BLOCKS = ("block", "second")
 """How verdicts of whole blocks are drawn; spot checks were chosen one by one."""
@@ -50,7 +48,7 @@ class Preferences(Record):
     why: str = ""
 
 
-def find_preferences(tracking: Tracking, name: str, *, min_margin: float) -> Preferences:
+def find_preferences(bench: Bench, *, min_margin: float) -> Preferences:
     """All pairs of an experiment whose composites are at least `min_margin` apart, best margins first.
 
     Of accepted lazy sittings only. Two judges of one block give two pairs: they may disagree.
@@ -61,13 +59,11 @@ def find_preferences(tracking: Tracking, name: str, *, min_margin: float) -> Pre
     """
     if not min_margin > 0:
         raise UsageError(f"a margin of {min_margin:g} prefers nothing", hint="Take one above 0.")
-    runs = tracking.read_runs(tracking.find_experiment(name), fresh=True)
-    evidence = read_evidence(runs)
-    if not evidence.cells:
-        raise UsageError(f"experiment {name!r} has no cells", hint="Collect some: tipbench collect")
-    check_contents(evidence.cells, experiment=name)
+    bench.check_cells()
+    evidence = bench.evidence
+    check_contents(evidence.cells, experiment=bench.name)
     blocks = _group_blocks(evidence)
-    maker = _PairMaker(tracking, name, runs)
+    maker = _PairMaker(bench)
     pairs = [pair for members in blocks for pair in maker.make(members, min_margin)]
     pairs.sort(key=lambda pair: (-pair.margin, pair.scenario, pair.sitting, pair.block))
     why = "" if pairs else _say_why(evidence, blocks, min_margin)
@@ -88,12 +84,9 @@ def _group_blocks(evidence: Evidence) -> list[list[CountedVerdict]]:
 class _PairMaker:
     """Makes pairs of blocks; texts and packs are read once."""
 
-    def __init__(self, tracking: Tracking, experiment: str, runs: list[Run]) -> None:
-        self._tracking, self._experiment, self._runs = tracking, experiment, runs
-        self._texts: dict[str, Mapping[int, str]] = {}
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
         self._prompts: dict[str, str] = {}
-        self._rubrics: dict[str, Rubric] = {}
-        self._contexts: dict[str, dict[str, str | tuple[str, ...]]] = {}
 
     def make(self, members: Iterable[CountedVerdict], min_margin: float) -> Iterator[Preference]:
         scored = [(self._composite(given), given) for given in members]
@@ -118,34 +111,29 @@ class _PairMaker:
             rejected_arm=rejected.cell.facts.arm,
             same_prompt=self._prompt(rejected.cell) == prompt,
             scenario=facts.scenario,
-            context=self._contexts[facts.scenario_hash],
+            context=self._context(chosen.cell),
             judge=sitting.judged_by,
             judge_kind=sitting.facts.judge_kind,
             rubric=facts.rubric,
             rubric_hash=facts.rubric_hash,
-            experiment=self._experiment,
+            experiment=self._bench.name,
             sitting=sitting.facts.token,
             block=chosen.verdict.block,
         )
 
     def _composite(self, given: CountedVerdict) -> float:
-        pack_hash = given.cell.facts.pack_hash
-        if pack_hash not in self._rubrics:
-            files = read_pack_files(self._runs, pack_hash, tracking=self._tracking)
-            pack = parse_pack(files)
-            self._rubrics[pack_hash] = pack.rubric
-            self._contexts |= {scenario.hash: dict(scenario.values) for scenario in pack.scenarios}
-        return self._rubrics[pack_hash].composite(given.verdict.scores, given.verdict.flags)
+        return self._bench.rubric_of(given.cell).composite(given.verdict.scores, given.verdict.flags)
+
+    def _context(self, cell: StoredCell) -> dict[str, str | tuple[str, ...]]:
+        scenarios = self._bench.pack_of(cell.facts.pack_hash).scenarios
+        return next(dict(each.values) for each in scenarios if each.hash == cell.facts.scenario_hash)
 
     def _text(self, given: CountedVerdict) -> str:
-        run = given.cell.run
-        if run.run_id not in self._texts:
-            candidates = read_candidates(self._tracking.read_artifact(run, "candidates.json"))
-            self._texts[run.run_id] = {each.slot: each.text for each in candidates}
-        text = self._texts[run.run_id].get(given.verdict.slot)
+        slot, candidates = given.verdict.slot, self._bench.candidates_of(given.cell)
+        text = next((each.text for each in candidates if each.slot == slot), "")
         if not text:
             raise TrackingError(
-                f"candidate {given.verdict.slot} of cell {run.run_id} was judged and has no text",
+                f"candidate {slot} of cell {given.cell.run.run_id} was judged and has no text",
                 hint="Its candidates.json was edited in MLflow: put it back, or retire the cell.",
             )
         return text
@@ -153,7 +141,7 @@ class _PairMaker:
     def _prompt(self, cell: StoredCell) -> str:
         run = cell.run
         if run.run_id not in self._prompts:
-            self._prompts[run.run_id] = self._tracking.read_artifact(run, "prompt.txt")
+            self._prompts[run.run_id] = self._bench.read_artifact(run, "prompt.txt")
         return self._prompts[run.run_id]
 
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from tipbench.inert import make_inert, make_inert_line
-from tipbench.judging.judges import JudgeSitting
+from tipbench.judging.status import JudgeSitting
 from tipbench.policies.simulation.report import SimulationReport
 from tipbench.promotion.history import History
 from tipbench.ranking.records import Report, Side, Standing

@@ -13,13 +13,21 @@ from tipbench.inert import make_inert_line
 
 if TYPE_CHECKING:
     # What is drawn here is made by whoever asks; the others need not be loaded.
+    from tipbench.judging.agent import AgentOutcome
+    from tipbench.judging.anchors import AnchorProposal
     from tipbench.judging.auto.graders import JudgeModel
     from tipbench.judging.auto.run import AutoOutcome
-    from tipbench.judging.draw import Disagreement, FlaggedPair
-    from tipbench.judging.judges import JudgePair, JudgeSitting, JudgesReport, NoiseLine
     from tipbench.judging.keyboard.loop import LeftSitting
-    from tipbench.judging.new_anchors import AnchorProposal
-    from tipbench.judging.status import SittingLine, Status
+    from tipbench.judging.status import (
+        Disagreement,
+        FlaggedPair,
+        JudgePair,
+        JudgeSitting,
+        JudgesReport,
+        NoiseLine,
+        SittingLine,
+        Status,
+    )
 
 SHOWN_CHARACTERS = 70
 ALARMS = {
@@ -115,6 +123,24 @@ def _why(drift: StoredDrift | None) -> str:
     reasons = [ALARMS[name].format(offset=drift.believed_offset, slope=drift.slope or 0.0) for name in names]
     slope = "" if drift.slope is None else f", slope {drift.slope:.2f}"
     return f"{'; '.join(reasons)}; mean difference {drift.offset:+.2f} ± {drift.se:.2f}{slope}"
+
+
+def print_agent(outcome: "AgentOutcome | None", say: Console, *, experiment: str) -> None:
+    """What became of judging by the agent, and what to do next."""
+    name = shlex.quote(experiment)
+    if outcome is None:
+        say.print(
+            f"nothing waits for a lazy judge in {experiment!r}: the agent was not started", markup=False
+        )
+        return
+    left = f"{outcome.waiting} candidates still wait" if outcome.waiting else "nothing waits any more"
+    say.print(f"the agent gave {outcome.judged} verdicts that count; {left}", markup=False)
+    for line in outcome.refused:
+        say.print(f"sitting {line.sitting} by {line.judged_by}:", markup=False)
+        for text in tell_refused(line, experiment=experiment):
+            say.print(f"  {text}", markup=False, soft_wrap=True)
+    command = "judge status" if outcome.waiting else "compare"
+    say.print(f"  tipbench {command} --experiment {name}", markup=False)
 
 
 def print_judged(

@@ -282,12 +282,16 @@ def _next_lines(report: GateReport) -> list[str]:
         return []
     if report.answer == "no" and report.look is None:
         return []
-    more = f"{found.missing} more lazy verdicts" if found.missing else "no more verdicts: run it again"
-    lines = [f"Look {found.look} needs {found.at}: {more}, {found.waiting} candidates wait."]
-    if found.blocks and found.missing:
-        where = ", ".join(f"{make_inert_line(name)} ({count})" for name, count in found.blocks.items())
+    name = shlex.quote(report.experiment)
+    if not found.missing:
+        # What else is missing stands among the rules.
+        taken = f"Look {found.look} has its {found.at} verdicts: tipbench gate --experiment {name} takes it."
+        return [] if report.rules else [taken]
+    needed = f"Look {found.look} needs {found.at}: {found.missing} more lazy verdicts"
+    lines = [f"{needed}, {found.waiting} candidates wait."]
+    if found.blocks:
+        where = ", ".join(f"{make_inert_line(each)} ({count})" for each, count in found.blocks.items())
         lines.append(f"  best on: {where}")
-        name = shlex.quote(report.experiment)
         lines.append(f"  tipbench judge --experiment {name} --next {found.missing} --export sheet.json")
     return [*lines, f"  {found.remark}"] if found.remark else lines
 

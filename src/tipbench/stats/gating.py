@@ -1,7 +1,7 @@
 """The gate: what a design can see, and whether a challenger may replace the champion, rule by rule."""
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -245,6 +245,8 @@ class Terms:
     """Complete ones, at least."""
     challenger: Hashable | None = None
     """Only this arm, if one is named. The others stay chances to err: it must be as far ahead as before."""
+    auto_cells: Mapping[tuple[Hashable, Hashable], float] | None = None
+    """Arm and scenario → what the auto judge says of the cell, failed slots too; else its mean score."""
 
 
 USUAL_TERMS = Terms()
@@ -361,8 +363,15 @@ class _Case:
         return lead, np.where(enough, lead + t_quantile(1.0 - CONTRADICTION, df) * error, np.inf)
 
     def _auto_ahead(self, scenarios: Ints) -> Floats:
-        auto = self.cells.auto[np.ix_(self.found.arms, scenarios)]
+        auto = self._auto_values()[np.ix_(self.found.arms, scenarios)]
         return auto - auto[self.champion]
+
+    def _auto_values(self) -> Floats:
+        known, table = self.terms.auto_cells, self.table
+        if known is None:
+            return self.cells.auto
+        rows = [[known.get((arm, scenario), math.nan) for scenario in table.scenarios] for arm in table.arms]
+        return np.array(rows, dtype=np.float64)
 
 
 def _mean_of_known(values: Floats) -> Floats:

@@ -103,6 +103,11 @@ class Registry:
             if error.code != _THERE:
                 raise
 
+    def tag_entry(self, name: str, key: str, value: str) -> None:
+        """Sets a tag of the entry."""
+        body = {"name": name, "key": key, "value": value}
+        call_patiently(lambda: self._rest.tell("registered-models/set-tag", body))
+
     def list_versions(self, name: str) -> list[PromptVersion]:
         """All versions of the entry, the first one first."""
         query = {

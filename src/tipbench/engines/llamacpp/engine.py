@@ -1,6 +1,7 @@
 """The embedded engine: llama.cpp in a child process, one model at a time, any `.gguf` file."""
 
 import importlib.util
+import re
 import signal
 import socket
 from collections.abc import Callable, Generator, Sequence
@@ -86,6 +87,7 @@ def start_model_process(*, lock: int) -> Generator[ModelProcess]:
 
 
 SUFFIX = ".gguf"
+DIGEST = re.compile(r"[0-9a-f]{64}")
 LOAD_TIMEOUT_SECONDS = 600.0
 LONGEST_CONTEXT_TOKENS = 131_072
 
@@ -167,11 +169,11 @@ class LlamaCppEngine:
         return [self._list_model(path) for path in self._files()]
 
     def offers(self, name: str) -> bool:
-        """Whether that name is ours: a `.gguf` path, or a file of the models folder."""
+        """Whether that name is ours: a `.gguf` path, a file of the models folder, or a file's digest."""
         return _is_path(name) or self._path_of(name) is not None
 
     def find_model(self, name: str) -> Model:
-        """The model of that path, or of that name in the models folder.
+        """The model of that path, of that name in the models folder, or of that digest wherever it was used.
 
         Raises:
             ModelMissing: there is none.
@@ -189,7 +191,7 @@ class LlamaCppEngine:
             raise ModelRefused(
                 f"{path} is one of {header.parts} parts", hint="Merge them with: llama-gguf-split --merge"
             )
-        return self._describe(path.stem if _is_path(name) else name, path, header)
+        return self._describe(name if name in {path.stem, _alias(path)} else path.stem, path, header)
 
     @contextmanager
     def load(self, model: Model) -> Generator[LlamaCppModel]:
@@ -244,6 +246,8 @@ class LlamaCppEngine:
         if _is_path(name):
             places = (Path(name).expanduser(), self._models_folder / name)
             return next((path for path in places if path.is_file()), None)
+        if DIGEST.fullmatch(name):
+            return self._digests.find(name)
         return next((path for path in self._files() if name in {path.stem, _alias(path)}), None)
 
     def what_there_is(self) -> str:

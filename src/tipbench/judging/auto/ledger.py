@@ -52,7 +52,7 @@ class Ledger:
         for entry in entries:
             self._take(entry)
         if not entries:
-            self._append(LedgerEntry(kind="ledger", ledger=self.id))
+            self.settle(LedgerEntry(kind="ledger", ledger=self.id))
 
     @property
     def spent(self) -> Spent:
@@ -63,18 +63,15 @@ class Ledger:
 
     def reserve(self, item: str, usd: float) -> None:
         """Writes down that a call begins."""
-        self._append(LedgerEntry(kind="call", item=item, usd=usd))
-
-    def settle(self, entry: LedgerEntry) -> None:
-        """Writes down how the call ended."""
-        self._append(entry)
+        self.settle(LedgerEntry(kind="call", item=item, usd=usd))
 
     def remove(self) -> None:
         """Forgets everything: the sitting is closed, and all of it is in MLflow."""
         self._file.close()
         self._path.unlink(missing_ok=True)
 
-    def _append(self, entry: LedgerEntry) -> None:
+    def settle(self, entry: LedgerEntry) -> None:
+        """Writes a line down: how a call ended, or that one begins."""
         try:
             append_whole(self._file.fileno(), entry.model_dump_json(exclude_defaults=True).encode() + b"\n")
         except OSError as error:

@@ -8,12 +8,11 @@ from pathlib import Path
 from random import Random
 
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import StoredCell, compute_flags
+from tipbench.bench.cells import compute_flags
 from tipbench.bench.evidence import check_contents
 from tipbench.bench.sittings import (
     ENOUGH_ANCHORS,
     LEASE_MS,
-    PROGRESS_TAG,
     Answer,
     BlindKey,
     JudgeGrade,
@@ -24,23 +23,26 @@ from tipbench.bench.sittings import (
     read_progress,
     sitting_write,
 )
-from tipbench.bench.views import refresh_views
-from tipbench.errors import BudgetSpent, CannotHoldFormat, EngineUnavailable, UsageError
+from tipbench.errors import BudgetSpent, CannotHoldFormat, EngineUnavailable
 from tipbench.files import hold_lock
-from tipbench.inert import make_inert
-from tipbench.judging.auto.graders import FREE, Graded, Grader, GradingFailed, JudgeModel, check_price
-from tipbench.judging.auto.ledger import Ledger, LedgerEntry
-from tipbench.judging.auto.prompt import answer_schema, make_nonce, make_question, read_scores
-from tipbench.judging.blind import make_id, mask_names
-from tipbench.judging.closing import (
-    close_all,
-    grade_judge,
-    store_submission,
+from tipbench.judging.auto.graders import (
+    FREE,
+    Graded,
+    Grader,
+    GradingFailed,
+    JudgeModel,
+    answer_schema,
+    check_price,
+    make_nonce,
+    make_question,
+    read_scores,
 )
+from tipbench.judging.auto.ledger import Ledger, LedgerEntry
+from tipbench.judging.closing import grade_judge
 from tipbench.judging.draw import Member, draw_blocks
 from tipbench.judging.handout import gather_material, seed_source
 from tipbench.judging.service import Judging
-from tipbench.judging.sheet import SittingMaterial, text_hash
+from tipbench.judging.sheet import blind_text, make_id, make_ids
 from tipbench.records import Pack, Scenario, content_hash
 
 # What an automatic judge is handed: anchors, all as a rule, then what it did not judge yet, blind.
@@ -72,7 +74,7 @@ class AutoItems:
     """Reads what the items of a key stand for, one at a time."""
 
     def __init__(self, bench: Bench, pack: Pack) -> None:
-        self._material: SittingMaterial = gather_material(bench)
+        self._material = gather_material(bench)
         self._pack = pack
         self._anchors = {anchor.id: anchor for anchor in pack.anchors}
         self._scenarios = {scenario.id: scenario for scenario in pack.scenarios}
@@ -83,17 +85,14 @@ class AutoItems:
         if item.anchor:
             anchor = self._anchors[item.anchor]
             flags = compute_flags(anchor.text, self._pack.rubric)
-            return AutoItem(self._scenarios[anchor.scenario], self._mask(anchor.text), flags)
+            text = blind_text(anchor.text, self._material.models)
+            return AutoItem(self._scenarios[anchor.scenario], text, flags)
         cell = self._cells.get(item.cell)
-        return None if cell is None else self._read_candidate(cell, item.slot)
-
-    def _read_candidate(self, cell: StoredCell, slot: int) -> AutoItem:
-        candidate = self._material.candidate_of(Member(cell, slot))
+        if cell is None:
+            return None
+        candidate = self._material.candidate_of(Member(cell, item.slot))
         scenario = self._material.scenarios[cell.facts.scenario_hash]
-        return AutoItem(scenario, self._mask(candidate.text), candidate.flags)
-
-    def _mask(self, text: str) -> str:
-        return make_inert(mask_names(text, self._material.models))
+        return AutoItem(scenario, blind_text(candidate.text, self._material.models), candidate.flags)
 
 
 def sittings_of(judge: JudgeModel, bench: Bench) -> list[StoredSitting]:
@@ -118,13 +117,10 @@ def draw_key(
     rng.shuffle(waiting)
     known = len(pack.anchors)
     anchors = rng.sample(pack.anchors, min(sample.anchors, known) if sample else known)
-    ids: dict[str, None] = {}
-    while len(ids) < len(anchors) + len(waiting):
-        ids[make_id(rng)] = None
-    names = iter(ids)
+    names = iter(make_ids(len(anchors) + len(waiting), rng))
     return BlindKey(
         items=(
-            *(KeyItem(id=next(names), text_hash=text_hash(a.text), anchor=a.id) for a in anchors),
+            *(KeyItem(id=next(names), text_hash=content_hash(a.text), anchor=a.id) for a in anchors),
             *(
                 KeyItem(id=next(names), text_hash="", block=BLOCK, cell=m.cell.run.run_id, slot=m.slot)
                 for m in waiting
@@ -133,46 +129,22 @@ def draw_key(
     )
 
 
-def make_facts(
-    judge: JudgeModel, key: BlindKey, cell: StoredCell, *, order_seed: int, now_ms: int
-) -> SittingFacts:
-    """Who judges what, and how it was drawn."""
-    return SittingFacts(
-        token=make_id(Random(order_seed), length=12),
-        tier="auto",
-        judge_kind=AUTO_KIND,
-        rubric=cell.facts.rubric,
-        rubric_hash=cell.facts.rubric_hash,
-        pack_hash=cell.facts.pack_hash,
-        drawn="all",
-        order_seed=order_seed,
-        expires_ms=now_ms + LEASE_MS,
-        items=len(key.items),
-        anchors=sum(bool(item.anchor) for item in key.items),
-        blocks=1,
-        judge_model=judge.name,
-        judge_digest=judge.digest,
-        judge_pinned=judge.pinned,
-    )
-
-
 def _draw_waiting(judge: JudgeModel, bench: Bench, rng: Random, *, limit: int | None) -> list[Member]:
     tokens = {sitting.facts.token for sitting in sittings_of(judge, bench) if sitting.closed is not None}
     cells = bench.evidence.cells
-    taken = {cell.run.run_id: _judged_slots(cell, tokens) for cell in cells}
+    taken = {
+        cell.run.run_id: {
+            verdict.slot
+            for (token, _), verdicts in cell.submissions.items()
+            if token in tokens
+            for verdict in verdicts
+        }
+        for cell in cells
+    }
     return [item for block in draw_blocks(cells, taken=taken, limit=limit, rng=rng) for item in block.items]
 
 
-def _judged_slots(cell: StoredCell, tokens: set[str]) -> set[int]:
-    return {
-        verdict.slot
-        for (token, _), verdicts in cell.submissions.items()
-        if token in tokens
-        for verdict in verdicts
-    }
-
-
-# An automatic judge's sitting in the store: opened or taken up, answers put in by and by, closed.
+# A sitting in the store: opened or taken up.
 
 
 @dataclass(frozen=True)
@@ -187,96 +159,39 @@ class AutoSitting:
 
     @property
     def token(self) -> str:
-        """Its name."""
         return self.sitting.facts.token
 
 
-@dataclass(frozen=True)
-class AutoSittings:
-    """Sittings of automatic judges in one experiment."""
+def sit_down(
+    judging: Judging, judge: JudgeModel, *, experiment: str, sample: Sample | None = None
+) -> AutoSitting | None:
+    """This judge's open sitting, else a new one, over a sample if wanted; None when nothing waits for it.
 
-    judging: Judging
-    experiment: str
-
-    def sit_down(self, judge: JudgeModel, *, sample: Sample | None = None) -> AutoSitting | None:
-        """This judge's open sitting, else a new one, over a sample if wanted; None when nothing waits for it.
-
-        Raises:
-            UsageError: judging of the experiment was closed.
-            MixedContents: one name stands for several contents: judging would mix them.
-        """
-        with self.judging.locked(self.experiment) as opened:
-            bench = self.judging.read_tidy(opened)
-            bench.check_open()
-            check_contents(bench.evidence.cells, experiment=self.experiment)
-            if not bench.evidence.cells:
+    Raises:
+        UsageError: judging of the experiment was closed.
+        MixedContents: one name stands for several contents: judging would mix them.
+    """
+    with judging.tidied(experiment) as tidy:
+        tidy.check_open()
+        check_contents(tidy.evidence.cells, experiment=experiment)
+        if not tidy.evidence.cells:
+            return None
+        bench, mine = tidy, [s for s in sittings_of(judge, tidy) if s.is_open(tidy.now_ms)]
+        if not mine:
+            token = _hand_out(judge, tidy, sample)
+            if token is None:
                 return None
-            mine = [s for s in sittings_of(judge, bench) if s.is_open(bench.now_ms)]
-            if not mine:
-                token = _hand_out(judge, bench, sample)
-                if token is None:
-                    return None
-                bench = bench.again()
-                mine = [bench.find_sitting(token)]
-            sitting = mine[0]
-            pack = bench.pack_of(sitting.facts.pack_hash)
-            return AutoSitting(
-                sitting=sitting,
-                key=bench.key_of(sitting),
-                pack=pack,
-                items=AutoItems(bench, pack),
-                answers=bench.answers_of(sitting),
-            )
-
-    def store(self, token: str, answers: Mapping[str, Answer], *, ledger: str, spent: Spent) -> None:
-        """Stores answers and what they took; what others stored meanwhile stays.
-
-        Raises:
-            UsageError: somebody closed the sitting meanwhile.
-        """
-        with self.judging.locked(self.experiment) as opened:
-            self.judging.tracking.deliver_left_over()
-            bench = opened.again()
-            sitting = bench.find_sitting(token)
-            if not sitting.is_open(bench.now_ms):
-                raise UsageError(
-                    f"sitting {token} was closed meanwhile: nothing more is taken",
-                    hint="Run the same command again: what is not judged goes into a new one.",
-                )
-            previous = bench.answers_of(sitting)
-            merged = {**previous, **answers}
-            if merged != previous:
-                store_submission(
-                    sitting,
-                    answers=merged,
-                    previous=previous,
-                    key=bench.key_of(sitting),
-                    cells=bench.stored_cells,
-                    bench=bench,
-                )
-            self._store_progress(sitting, bench, ledger=ledger, spent=spent)
-
-    def _store_progress(self, sitting: StoredSitting, bench: Bench, *, ledger: str, spent: Spent) -> None:
-        progress = read_progress(sitting).with_ledger(ledger, spent)
-        blank = bench.blank()
-        bench.tracking.deliver(
-            blank.model_copy(
-                update={
-                    "run_id": sitting.run.run_id,
-                    "tags": {PROGRESS_TAG: progress.model_dump_json()},
-                    "metrics": progress.total.metrics,
-                }
-            )
+            bench = tidy.again()
+            mine = [bench.find_sitting(token)]
+        sitting = mine[0]
+        pack = bench.pack_of(sitting.facts.pack_hash)
+        return AutoSitting(
+            sitting=sitting,
+            key=bench.key_of(sitting),
+            pack=pack,
+            items=AutoItems(bench, pack),
+            answers=bench.answers_of(sitting),
         )
-
-    def close(self, token: str) -> StoredSitting:
-        """Closes the sitting, brings the views up to date, and gives it as it is now."""
-        with self.judging.locked(self.experiment) as opened:
-            bench = opened.again()
-            close_all([bench.find_sitting(token)], bench)
-            bench = bench.again()
-            refresh_views(bench)
-            return bench.find_sitting(token)
 
 
 def _hand_out(judge: JudgeModel, bench: Bench, sample: Sample | None) -> str | None:
@@ -287,7 +202,23 @@ def _hand_out(judge: JudgeModel, bench: Bench, sample: Sample | None) -> str | N
     if key is None:
         return None
     blank = bench.blank()
-    facts = make_facts(judge, key, cell, order_seed=seed, now_ms=blank.start_time)
+    facts = SittingFacts(
+        token=make_id(Random(seed), length=12),
+        tier="auto",
+        judge_kind=AUTO_KIND,
+        rubric=cell.facts.rubric,
+        rubric_hash=cell.facts.rubric_hash,
+        pack_hash=cell.facts.pack_hash,
+        drawn="all",
+        order_seed=seed,
+        expires_ms=blank.start_time + LEASE_MS,
+        items=len(key.items),
+        anchors=sum(bool(item.anchor) for item in key.items),
+        blocks=1,
+        judge_model=judge.name,
+        judge_digest=judge.digest,
+        judge_pinned=judge.pinned,
+    )
     write = sitting_write(facts, key, judged_by=judge.name, write=blank)
     params = {"judged_by": judge.name, "judge_digest": judge.digest}
     tags = write.tags | {"judge_kind": facts.judge_kind}
@@ -346,17 +277,15 @@ class AutoJudging:
             EngineUnavailable: the judge is gone.
         """
         check_price(order.judge, order.budget_usd)
-        sittings = AutoSittings(self.judging, experiment)
         uid = self.judging.open(experiment).experiment.uid
         place = content_hash([uid, order.judge.name, order.judge.digest])
         with hold_lock(self.judging.locks / f"auto-{place}.lock"):
-            sitting = sittings.sit_down(order.judge, sample=order.sample)
+            sitting = sit_down(self.judging, order.judge, experiment=experiment, sample=order.sample)
             if sitting is None:
                 return None
             path = self.ledgers / f"{uid}-{sitting.token}.jsonl"
             with Ledger(path, new_id=self.judging.stamps.new_id) as ledger, ExitStack() as stack:
-                work = _Work(self, order, sittings, sitting, ledger, stack)
-                return work.do()
+                return _Work(self, order, experiment, sitting, ledger, stack).do()
 
 
 @dataclass
@@ -365,7 +294,7 @@ class _Work:
 
     auto: AutoJudging
     order: AutoOrder
-    sittings: AutoSittings
+    experiment: str
     sitting: AutoSitting
     ledger: Ledger
     stack: ExitStack
@@ -386,7 +315,7 @@ class _Work:
         finally:
             # Also when we were stopped: nothing that was paid for is asked again.
             self._store()
-        closed = self.sittings.close(self.sitting.token)
+        closed = self.auto.judging.release(self.sitting.token, experiment=self.experiment)
         self.ledger.remove()
         if not grade.holds_format:
             raise self._cannot_hold_format()
@@ -483,20 +412,19 @@ class _Work:
         if usd is None:
             usd = price.of(prompt_tokens=reply.prompt_tokens, output_tokens=reply.output_tokens)
         scores = "cut off" if reply.cut_off else read_scores(reply.text, self.sitting.pack.rubric)
-        failed = isinstance(scores, str)
-        self.ledger.settle(
-            LedgerEntry(
-                kind="failure" if failed else "scores",
-                item=item.id,
-                usd=usd,
-                prompt_tokens=reply.prompt_tokens,
-                output_tokens=reply.output_tokens,
-                seconds=reply.seconds,
-                scores=None if isinstance(scores, str) else scores,
-                message=scores if isinstance(scores, str) else "",
-            )
+        entry = LedgerEntry(
+            kind="scores",
+            item=item.id,
+            usd=usd,
+            prompt_tokens=reply.prompt_tokens,
+            output_tokens=reply.output_tokens,
+            seconds=reply.seconds,
         )
-        return None if isinstance(scores, str) else scores
+        if isinstance(scores, str):
+            self.ledger.settle(entry.model_copy(update={"kind": "failure", "message": scores}))
+            return None
+        self.ledger.settle(entry.model_copy(update={"scores": scores}))
+        return scores
 
     def _open_grader(self) -> Grader:
         """Loaded when it is needed: what was judged completely before a crash is only closed."""
@@ -511,7 +439,13 @@ class _Work:
         return self.auto.judging.stamps.now_ms() - self.stored_ms >= BATCH_SECONDS * 1000
 
     def _store(self) -> None:
-        self.sittings.store(self.sitting.token, self.answers, ledger=self.ledger.id, spent=self.ledger.spent)
+        self.auto.judging.submit_auto(
+            self.sitting.token,
+            self.answers,
+            experiment=self.experiment,
+            ledger=self.ledger.id,
+            spent=self.ledger.spent,
+        )
         self.unstored = 0
         self.stored_ms = self.auto.judging.stamps.now_ms()
 

@@ -1,15 +1,147 @@
 """Judging at the keyboard: one tip at a time, blind. Every complete answer is stored at once."""
 
+import os
+import select
+import signal
+import sys
+import termios
+import tty
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
+from types import FrameType, TracebackType
+from typing import Any
 
 from tipbench.bench.sittings import Answer
 from tipbench.errors import TipbenchError, TrackingUnavailable, UsageError
-from tipbench.judging.keyboard.keys import Keyboard
 from tipbench.judging.keyboard.screen import HELP, Draft, KeyboardSitting, Screen, ShownItem
-from tipbench.judging.service import LiveJudging, LiveSitting
+from tipbench.judging.service import Judging
+from tipbench.judging.sheet import LiveSitting
+
+# Single keys from a terminal, and the signals about it. The terminal is given back whatever happens.
+
+
+ESCAPE_SECONDS = 0.05
+"""The rest of an arrow key comes at once; a lone Escape has no rest."""
+NAMES = {
+    "\r": "enter", "\n": "enter", "\x7f": "backspace", "\b": "backspace", "\x1b": "escape", "\x04": "end",
+    "\x1b[A": "up", "\x1bOA": "up", "\x1b[B": "down", "\x1bOB": "down", "\x1b[5~": "up", "\x1b[6~": "down",
+}  # fmt: skip
+SIGNALS = {
+    signal.SIGWINCH: "resize",
+    signal.SIGTSTP: "suspend",
+    signal.SIGCONT: "continue",
+    signal.SIGTERM: "terminate",
+    signal.SIGHUP: "hang up",
+}
+BY_NUMBER = {int(number): name for number, name in SIGNALS.items()}
+
+
+def _leave_to_the_loop(_: int, __: FrameType | None) -> None:
+    """The number arrives over the wake-up pipe, where a key can arrive too."""
+
+
+class Keyboard:
+    """A terminal that gives key by key. Use as a context."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._descriptor = sys.stdin.fileno() if descriptor is None else descriptor
+        self._decode = getincrementaldecoder("utf-8")("replace").decode
+        self._typed: list[str] = []
+        self._before: list[Any] = []
+        self._handlers: dict[signal.Signals, Any] = {}
+        self._old_wakeup = -1
+        self._bell, self._alarm = os.pipe()
+
+    def __enter__(self) -> "Keyboard":
+        self._before = termios.tcgetattr(self._descriptor)
+        os.set_blocking(self._alarm, False)
+        os.set_blocking(self._bell, False)
+        self._old_wakeup = signal.set_wakeup_fd(self._alarm, warn_on_full_buffer=False)
+        self._handlers = {number: signal.signal(number, _leave_to_the_loop) for number in SIGNALS}
+        self.take()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._give_back()
+        signal.set_wakeup_fd(self._old_wakeup)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        os.close(self._bell)
+        os.close(self._alarm)
+
+    def wake(self) -> None:
+        """Makes a waiting `read` return "wake"; from any thread."""
+        os.write(self._alarm, b"\0")
+
+    def read(self) -> str:
+        """The next key or signal by its name, a character as itself; "hang up" when the terminal is gone."""
+        while not self._typed:
+            ready = select.select([self._descriptor, self._bell], [], [])[0]
+            if self._bell in ready:
+                self._typed += [BY_NUMBER.get(number, "wake") for number in os.read(self._bell, 1)]
+            elif self._descriptor in ready:
+                self._typed += self._read_keys()
+        return self._typed.pop(0)
+
+    def suspend(self, *, leave: Callable[[], None], come_back: Callable[[], None]) -> None:
+        """Stops this process as Ctrl-Z does, with the terminal as it was, and goes on when told to."""
+        leave()
+        self._give_back()
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, _leave_to_the_loop)
+        self.take()
+        come_back()
+
+    def take(self) -> None:
+        """Takes the terminal; also after somebody else stopped us: the shell had it meanwhile."""
+        # Not raw: Ctrl-C and Ctrl-Z stay what they are everywhere.
+        tty.setcbreak(self._descriptor, termios.TCSADRAIN)
+
+    def _give_back(self) -> None:
+        try:
+            termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
+        except termios.error:
+            return  # The terminal is gone: there is nobody to give it back to.
+
+    def _read_keys(self) -> list[str]:
+        try:
+            data = os.read(self._descriptor, 1024)
+        except OSError:
+            data = b""
+        if not data:
+            return ["hang up"]
+        if data == b"\x1b" and select.select([self._descriptor], [], [], ESCAPE_SECONDS)[0]:
+            data += os.read(self._descriptor, 16)
+        return _name_keys(self._decode(data))
+
+
+def _name_keys(text: str) -> list[str]:
+    """Keys of what was typed; sequences that nobody knows are left out."""
+    keys: list[str] = []
+    while text:
+        length = _sequence_length(text)
+        piece, text = text[:length], text[length:]
+        if piece in NAMES:
+            keys.append(NAMES[piece])
+        elif piece.isprintable():
+            keys.append(piece)
+    return keys
+
+
+def _sequence_length(text: str) -> int:
+    if not text.startswith(("\x1b[", "\x1bO")):
+        return 1
+    for place, char in enumerate(text[2:], start=3):
+        if "@" <= char <= "~":
+            return place
+    return len(text)
+
 
 # Answers are stored in the background, one submission at a time: no key waits for the server.
 
@@ -17,8 +149,8 @@ from tipbench.judging.service import LiveJudging, LiveSitting
 class Storing:
     """What of a live sitting is stored, and what is on its way."""
 
-    def __init__(self, live: LiveJudging, sitting: LiveSitting, *, wake: Callable[[], None]) -> None:
-        self._live, self._sitting, self._wake = live, sitting, wake
+    def __init__(self, judging: Judging, sitting: LiveSitting, *, wake: Callable[[], None]) -> None:
+        self._judging, self._sitting, self._wake = judging, sitting, wake
         self._lock = Lock()
         self._waiting: dict[str, Answer] = {}
         self._stored: dict[str, Answer] = dict(sitting.answers)
@@ -76,7 +208,7 @@ class Storing:
     def _run(self) -> None:
         try:
             while batch := self._batch():
-                seen = self._live.submit(
+                seen = self._judging.submit(
                     self._sitting.token, batch, experiment=self._sitting.experiment, keep_open=True
                 )
                 self._settle(batch, seen.answers)
@@ -125,7 +257,7 @@ class _Leave(Exception):
         self.exit_code = exit_code
 
 
-def judge_at_keyboard(live: LiveJudging, sitting: LiveSitting, *, screen: Screen) -> LeftSitting:
+def judge_at_keyboard(judging: Judging, sitting: LiveSitting, *, screen: Screen) -> LeftSitting:
     """Lets the judge work until everything is judged and handed in, or they leave.
 
     Raises:
@@ -135,7 +267,7 @@ def judge_at_keyboard(live: LiveJudging, sitting: LiveSitting, *, screen: Screen
     check_scales(sitting)
     exit_code, done = 0, False
     with Keyboard() as keyboard:
-        storing = Storing(live, sitting, wake=keyboard.wake)
+        storing = Storing(judging, sitting, wake=keyboard.wake)
         screen.enter()
         try:
             _KeyLoop(sitting, keyboard, screen, storing).work()
@@ -147,7 +279,7 @@ def judge_at_keyboard(live: LiveJudging, sitting: LiveSitting, *, screen: Screen
                 storing.finish()
             finally:
                 screen.leave()
-    look = live.close if done else live.look
+    look = judging.close if done else judging.look
     return LeftSitting(look(sitting.token, experiment=sitting.experiment), storing.stored, exit_code)
 
 
@@ -218,7 +350,7 @@ class _KeyLoop:
             if key == "suspend":
                 self._keyboard.suspend(leave=self._screen.leave, come_back=self._screen.enter)
             elif key == "continue":
-                self._keyboard.take_again()
+                self._keyboard.take()
                 self._screen.enter()
             elif key not in {"wake", "resize"}:
                 return key

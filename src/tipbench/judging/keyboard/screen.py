@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tipbench.bench.sittings import Answer
-from tipbench.judging.service import LiveSitting
-from tipbench.judging.sheet import SheetItem, SheetRubric, SheetScenario
+from tipbench.judging.sheet import LiveSitting, SheetItem, SheetRubric, SheetScenario
 
 # One judge's way through a sitting: which item is next, what was said of it, what can be undone.
 

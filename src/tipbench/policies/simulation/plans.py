@@ -83,7 +83,7 @@ def declare_plan(tracking: Tracking, plan: SimulationPlan, *, experiment: str, s
             f"{plan.users} users decide nothing", hint=f"The gate needs {LEAST_USERS_TO_DECIDE} or more."
         )
     where = tracking.ensure_experiment(experiment)
-    runs = _read_all(tracking, where.id)
+    runs = _read_complete(tracking, where.id)
     seen = next((run for run in _simulations(runs, plan.policies) if _is_of(run, plan)), None)
     if seen is not None:
         raise UsageError(
@@ -110,9 +110,9 @@ def read_plan(tracking: Tracking, run_id: str, *, experiment: str) -> StoredPlan
     """The plan that is this run.
 
     Raises:
-        UsageError: the experiment has no such plan.
+        UsageError: the experiment has no such plan, or it was deleted: then nothing can be its first one.
     """
-    runs = _read_all(tracking, tracking.ensure_experiment(experiment).id)
+    runs = _read_complete(tracking, tracking.ensure_experiment(experiment).id, view="ACTIVE_ONLY")
     found = next((stored for stored in _plans(runs) if stored.run.run_id == run_id), None)
     if found is None:
         raise UsageError(
@@ -133,7 +133,7 @@ def read_simulated(tracking: Tracking, *, experiment: str, policies: tuple[str, 
     Raises:
         TrackingError: the report that counts was edited.
     """
-    runs = _read_all(tracking, tracking.ensure_experiment(experiment).id)
+    runs = _read_complete(tracking, tracking.ensure_experiment(experiment).id)
     simulations = _simulations(runs, policies)
     plans = _plans(runs, policies)
     if not plans:
@@ -154,9 +154,9 @@ def read_simulated(tracking: Tracking, *, experiment: str, policies: tuple[str, 
     )
 
 
-def _read_all(tracking: Tracking, experiment_id: str) -> list[Run]:
+def _read_complete(tracking: Tracking, experiment_id: str, *, view: str = "ALL") -> list[Run]:
     """Deleted runs too: what was seen was seen."""
-    found = tracking.search_runs([experiment_id], view="ALL")
+    found = tracking.search_runs([experiment_id], view=view)
     return [run for run in found if run.tags.get("tipbench.state") == "complete"]
 
 
