@@ -267,6 +267,10 @@ def check_the_champions_file(site: Site, pack: str, headers: dict[str, str]) -> 
     assert stored == open_champion_on(tracking, pack).stored
     again = site.client.get(place, headers=headers | {"If-None-Match": answer.headers["ETag"]})
     assert (again.status_code, again.content) == (304, b"")
+    documented = site.client.get("/api/openapi.json", headers=headers).json()["paths"]
+    assert all(
+        "304" in documented[f"/api/bench/champion{end}"]["get"]["responses"] for end in ("", "/{pack}")
+    )
     assert site.client.get("/api/bench/champion/no%20pack", headers=headers).status_code == 422
     assert site.client.get("/api/bench/champion/none-there", headers=headers).status_code == 400
     assert stored.version is not None

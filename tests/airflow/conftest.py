@@ -80,7 +80,10 @@ def new_bench(work: Path, mlflow_url: str, models_folder: Path) -> Bench:
     manifest.write_text(manifest.read_text().replace('name = "tip"', f'name = "tip-{uuid4().hex[:8]}"'))
     home = work / "home"
     home.mkdir()
-    (home / "models").symlink_to(models_folder)
+    (home / "models").mkdir()
+    (weights,) = models_folder.glob("SmolLM2-135M*.gguf")
+    # A copy, so that nobody else's model is counted.
+    shutil.copyfile(weights, home / "models" / weights.name)
     return Bench(home, pack, mlflow_url, work / "sheets")
 
 

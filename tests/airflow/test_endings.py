@@ -42,12 +42,12 @@ def kill_worker(stage: Stage, run_id: str, command: int) -> None:
 def test_a_collect_that_is_ended_from_outside_leaves_nothing_and_is_done_in_the_end(
     stage: Stage,
     end: Callable[[Stage, str, int], None],
-    models_folder: Path,
+    slow_bench: Bench,
     tracking: Tracking,
     experiment_name: str,
 ) -> None:
     run_id = f"{end.__name__}-{experiment_name}"
-    with WeightWatch(models_folder.resolve(), set()) as watch:
+    with WeightWatch(slow_bench.home / "models", set()) as watch:
         stage.client.start_run(run_id, CONF | {"experiment": experiment_name}, note="")
         eventually(lambda: len(cells_of(tracking, experiment_name)) > 0, seconds=LONG, every=0.5)
         [command] = commands_of(experiment_name)
@@ -62,11 +62,11 @@ def test_a_collect_that_is_ended_from_outside_leaves_nothing_and_is_done_in_the_
 
 
 def test_a_collect_that_takes_too_long_is_ended_and_goes_on_in_the_next_try(
-    slow_bench: Bench, models_folder: Path, tracking: Tracking, experiment_name: str, tmp_path: Path
+    slow_bench: Bench, tracking: Tracking, experiment_name: str, tmp_path: Path
 ) -> None:
     airflow = migrate(AirflowProcesses(tmp_path, environ=slow_bench.environ(TIPBENCH_COLLECT_HOURS="0.005")))
     conf = CONF | {"n_tips": 40, "experiment": experiment_name}
-    with WeightWatch(models_folder.resolve(), set()) as watch:
+    with WeightWatch(slow_bench.home / "models", set()) as watch:
         [ended] = drive(airflow, "collect", json.dumps(conf))
     assert watch.most <= 1, watch.seen
     # How many tries the rest takes hangs on the machine; the third is the last.

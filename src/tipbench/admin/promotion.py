@@ -19,7 +19,7 @@ from tipbench.admin.access import (
 from tipbench.admin.bench import read_view
 from tipbench.admin.cache import answer_record
 from tipbench.admin.deps import Parts
-from tipbench.admin.failures import REFUSALS
+from tipbench.admin.failures import MARKED, REFUSALS
 from tipbench.admin.panel import address, go, render
 from tipbench.admin.users import User
 from tipbench.bench.champions import read_chain
@@ -92,7 +92,7 @@ def roll_back(user: Admin, parts: Server, wanted: Rollback) -> Outcome:
     return outcome
 
 
-@router.get("/champion", response_model=ChampionReport)
+@router.get("/champion", response_model=ChampionReport, responses=MARKED)
 def read_champion(request: Request, user: Viewer, parts: Server, pack: PackName = "tip") -> Response:
     """The arm in use and why. Nothing is put right in the registry: `remarks` say what is wrong there."""
     found = read_in_force(parts.mlflow.open().tracking, pack)
@@ -101,7 +101,7 @@ def read_champion(request: Request, user: Viewer, parts: Server, pack: PackName 
     return answer_record(request, describe(found))
 
 
-@router.get("/champion/{pack}", response_model=ChampionFile)
+@router.get("/champion/{pack}", response_model=ChampionFile, responses=MARKED)
 def read_champion_file(request: Request, user: Viewer, parts: Server, pack: PackInPath) -> Response:
     """What an application needs: the content of `tipbench champion --save`; 304 while it is the same."""
     return answer_record(request, open_champion_on(parts.mlflow.open().tracking, pack).stored)
