@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 
-from tipbench.bench.cells import compute_flags
 from tipbench.bench.sittings import Answer, BlindKey, KeyItem
 from tipbench.judging.anchors import choose_anchors
 from tipbench.judging.closing import (
@@ -24,7 +23,7 @@ from tipbench.judging.closing import (
     examine_sitting,
 )
 from tipbench.pack import builtin_pack
-from tipbench.records import Anchor, Pack, Rubric, content_hash
+from tipbench.records import Anchor, Pack, Rubric, compute_flags, content_hash
 from tipbench.stats import Noise
 
 PACK = builtin_pack()

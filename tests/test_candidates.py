@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tipbench.bench.cells import compute_flags, count_sentences, count_words, obeys
 from tipbench.collect.candidates import (
     EMPTY_TIP,
     NO_TIP,
@@ -14,7 +13,7 @@ from tipbench.collect.candidates import (
 )
 from tipbench.inert import clean_line
 from tipbench.pack import builtin_pack
-from tipbench.records import FlagRule, Rubric
+from tipbench.records import FlagRule, Rubric, compute_flags, count_sentences, count_words, obeys
 
 
 @pytest.fixture(scope="module")

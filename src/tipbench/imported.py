@@ -12,14 +12,7 @@ from datetime import UTC, datetime
 from typing import cast
 
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import (
-    SCORES_TAG,
-    CellScores,
-    CellTexts,
-    candidate_metrics,
-    cell_write,
-    compute_flags,
-)
+from tipbench.bench.cells import SCORES_TAG, CellScores, CellTexts, candidate_metrics, cell_write
 from tipbench.bench.foreign import ForeignCell, ParamNames, describe_left_out, read_foreign
 from tipbench.bench.packs import find_pack_run, pack_write
 from tipbench.bench.sittings import (
@@ -49,6 +42,7 @@ from tipbench.records import (
     Rubric,
     Sampling,
     Scenario,
+    compute_flags,
     content_hash,
 )
 from tipbench.tracking import Tracking

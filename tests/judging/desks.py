@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from tipbench.bench.cells import compute_flags
 from tipbench.judging.draw import Member
 from tipbench.judging.handout import SittingMaterial
-from tipbench.records import Candidate, Pack
+from tipbench.records import Candidate, Pack, compute_flags
 
 MODELS = ("smollm2", "qwen2.5:0.5b", "llama3.2:3b", "gemma3:1b")
 

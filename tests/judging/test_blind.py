@@ -13,13 +13,13 @@ from tests.judging.desks import MODELS, desk_of
 from tests.ranking.evidence import make_sitting
 from tests.support.benches import hold_bench
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import StoredCell, compute_flags
+from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import Evidence
 from tipbench.judging.draw import draw_blocks, split_sections
 from tipbench.judging.handout import Sitting, build_sitting, make_sittings
 from tipbench.judging.sheet import mask_names
 from tipbench.pack import builtin_pack
-from tipbench.records import Pack
+from tipbench.records import Pack, compute_flags
 
 SHEETS = 200
 

@@ -20,12 +20,11 @@ from tests.judging.mcp_judge import McpJudge, connect, unfence
 from tests.judging.scripted import collect_scripted
 from tests.support.official import MlflowClient
 from tests.support.sheets import hand_out
-from tipbench.bench.cells import compute_flags
 from tipbench.bench.sittings import Answer, BlindKey, KeyItem
 from tipbench.judging.anchors import choose_anchors
 from tipbench.judging.closing import SittingAnswers, examine_sitting
 from tipbench.pack import builtin_pack
-from tipbench.records import Anchor
+from tipbench.records import Anchor, compute_flags
 from tipbench.stats import Noise
 
 PACK = builtin_pack()

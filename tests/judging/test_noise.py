@@ -7,12 +7,12 @@ from statistics import fmean
 import pytest
 
 from tests.judging.cells import LAZY, RUBRIC, given, make_cell, rubric_of, sitting
-from tipbench.bench.cells import compute_flags
 from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.scores import read_noise
 from tipbench.bench.sittings import Answer, BlindKey, ClosedSitting, KeyItem, StoredDrift
 from tipbench.judging.closing import SittingAnswers, examine_sitting
 from tipbench.pack import builtin_pack
+from tipbench.records import compute_flags
 from tipbench.stats import Noise, fit_noise
 from tipbench.stats.sittings import OFFSET_SD, REPEAT_SD, REPEAT_SD_RANGE
 

@@ -7,10 +7,9 @@ from statistics import median
 
 import pytest
 
-from tipbench.bench.cells import compute_flags, count_words, word_set
 from tipbench.collect.candidates import parse_candidates
 from tipbench.pack import builtin_pack, render_prompt, select_scenarios
-from tipbench.records import Anchor, Pack, Scenario
+from tipbench.records import Anchor, Pack, Scenario, compute_flags, count_words, word_set
 
 
 @pytest.fixture(scope="module")

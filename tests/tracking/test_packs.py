@@ -95,13 +95,14 @@ def test_where_nothing_can_be_kept_a_process_fetches_it_once(reader: Reader) -> 
         assert reader.read(times=3) == (reader.pack.files, reader.whole)
 
 
-def test_a_pack_whose_files_were_edited_in_mlflow_is_not_kept(reader: Reader, tracking: Tracking) -> None:
+def test_a_pack_whose_files_were_edited_in_mlflow_is_refused_and_not_kept(
+    reader: Reader, tracking: Tracking
+) -> None:
     (run,) = reader.runs
     edited = {"pack/rubric.md": "another rubric"}
     tracking.deliver(make_write(reader.experiment, run_id=run.run_id, artifacts=edited, tags={}))
-    files, sent = reader.read()
-    assert (files["rubric.md"], sent) == ("another rubric", reader.whole)
-    assert reader.read()[1] == reader.whole
+    with pytest.raises(TrackingError, match=f"artifacts 'pack/…' of run {run.run_id} were edited"):
+        reader.read()
     assert not reader.kept.exists()
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
-from tipbench.bench.cells import compute_flags, word_set
 from tipbench.inert import clean_line
-from tipbench.records import Candidate, Rubric
+from tipbench.records import Candidate, Rubric, compute_flags, word_set
 
 NO_TIP = "no tip in this slot"
 EMPTY_TIP = "the tip has no words"

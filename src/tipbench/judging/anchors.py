@@ -9,13 +9,13 @@ from random import Random
 from statistics import median_low, pstdev
 
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import StoredCell, compute_flags
+from tipbench.bench.cells import StoredCell
 from tipbench.errors import PackError, UsageError
 from tipbench.files import write_whole
 from tipbench.judging.sheet import blind_text
 from tipbench.pack import parse_pack
 from tipbench.pack.reading import ANCHORS, Reference, seal
-from tipbench.records import Anchor, Pack, Rubric, Verdict, content_hash
+from tipbench.records import Anchor, Pack, Rubric, Verdict, compute_flags, content_hash
 
 ANCHORS_PER_SITTING = 6
 REST_SITTINGS = 3

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import StoredCell, compute_flags, pack_verdicts
+from tipbench.bench.cells import StoredCell, pack_verdicts
 from tipbench.bench.sittings import (
     DRIFT_TAG,
     GRADE_TAG,
@@ -29,7 +29,7 @@ from tipbench.bench.sittings import (
 )
 from tipbench.errors import TrackingUnavailable, UsageError
 from tipbench.judging.sheet import Sheet, check_section, sheet_error
-from tipbench.records import Anchor, Drawn, Pack, Rubric, Verdict, content_hash
+from tipbench.records import Anchor, Drawn, Pack, Rubric, Verdict, compute_flags, content_hash
 from tipbench.stats import Drift, Noise, drift, krippendorff_alpha
 
 

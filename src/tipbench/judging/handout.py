@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import StoredCell, compute_flags
+from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import check_contents
 from tipbench.bench.measured import tell_arms
 from tipbench.bench.sittings import (
@@ -39,7 +39,7 @@ from tipbench.judging.sheet import (
     sheet_rubric,
     write_ready,
 )
-from tipbench.records import LAZY_KINDS, Anchor, Candidate, Rubric, Scenario, content_hash
+from tipbench.records import LAZY_KINDS, Anchor, Candidate, Rubric, Scenario, compute_flags, content_hash
 from tipbench.stats.sittings import ENOUGH_ANCHORS
 
 SECTION_FILE = "section.json"

@@ -8,7 +8,6 @@ from pathlib import Path
 from random import Random
 
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import compute_flags
 from tipbench.bench.evidence import check_contents
 from tipbench.bench.sittings import (
     ENOUGH_ANCHORS,
@@ -43,7 +42,7 @@ from tipbench.judging.draw import Member, draw_blocks
 from tipbench.judging.handout import gather_material, seed_source
 from tipbench.judging.service import Judging
 from tipbench.judging.sheet import blind_text, make_id, make_ids
-from tipbench.records import Pack, Scenario, content_hash
+from tipbench.records import Pack, Scenario, compute_flags, content_hash
 
 # What an automatic judge is handed: anchors, all as a rule, then what it did not judge yet, blind.
 
