@@ -10,6 +10,7 @@ from tests.conftest import Cli
 from tests.support.servers import serve
 from tipbench.errors import UsageError
 from tipbench.jobs.airflow.api import open_airflow
+from tipbench.judging.agent import agent_environment
 from tipbench.settings import FILE_NAME, Settings, read_settings
 from tipbench.tracking import open_tracking
 
@@ -78,6 +79,16 @@ def test_airflow_s_credentials_stay_away_from_a_file_s_address_too(tmp_path: Pat
     assert (by_file.airflow_token, by_file.airflow_username) == (None, None)
     named = environ | {"TIPBENCH_AIRFLOW_URL": "https://airflow.example"}
     assert read_settings(environ=named, folder=tmp_path).airflow_token == "mine"
+
+
+def test_an_agent_gets_no_credential_for_a_file_s_address(tmp_path: Path) -> None:
+    environ = {"MLFLOW_TRACKING_TOKEN": "mine", "PATH": ""}
+    (tmp_path / FILE_NAME).write_text('mlflow_url = "https://mlflow.example"\n')
+    by_file = agent_environment(read_settings(environ=environ, folder=tmp_path), environ)
+    assert by_file["TIPBENCH_MLFLOW_URL"] == "https://mlflow.example"
+    assert "MLFLOW_TRACKING_TOKEN" not in by_file
+    named = environ | {"MLFLOW_TRACKING_URI": "https://mlflow.example"}
+    assert agent_environment(read_settings(environ=named), named)["MLFLOW_TRACKING_TOKEN"] == "mine"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tipbench.inert import make_inert_line
 from tipbench.judging.service import Judging
 from tipbench.judging.status import SittingLine
 from tipbench.processes import Child
-from tipbench.settings import SECRETS, Settings
+from tipbench.settings import BOUND, SECRETS, STANDARD_VARIABLES, Settings
 
 PLACEHOLDER = "{experiment}"
 EXAMPLE = f"judge_command = 'claude -p \"/judge-mlflow {PLACEHOLDER}\"'"
@@ -92,6 +92,10 @@ def find_agent(settings: Settings, environ: Mapping[str, str]) -> JudgeAgent:
 def agent_environment(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
     """What the agent needs to judge on the same MLflow, and no secret of ours that it does not need."""
     secrets = {f"TIPBENCH_{name.upper()}" for name in SECRETS if not name.startswith("mlflow_")}
+    for name in BOUND["mlflow_url"]:
+        if getattr(settings, name) is None:
+            # Not for this address: there it would be named by the environment, and no longer by a file.
+            secrets |= {f"TIPBENCH_{name.upper()}", STANDARD_VARIABLES[name]}
     ours = {"TIPBENCH_HOME": str(settings.home)}
     if settings.mlflow_url:
         ours["TIPBENCH_MLFLOW_URL"] = settings.mlflow_url
