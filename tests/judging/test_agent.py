@@ -147,7 +147,12 @@ def test_the_agent_gets_what_it_needs_and_none_of_our_secrets(tmp_path: Path) ->
         "TIPBENCH_AIRFLOW_PASSWORD": "secret",
         "TIPBENCH_AIRFLOW_TOKEN": "secret",
     }
-    settings = Settings(home=tmp_path, mlflow_url="http://flag:5000", judge_command="env x={experiment} env")
+    settings = Settings(
+        home=tmp_path,
+        mlflow_url="http://flag:5000",
+        mlflow_password="needed",
+        judge_command="env x={experiment} env",
+    )
     said: list[str] = []
     assert find_agent(settings, given).run("e", report=said.append) == 0
     found = {line.partition("=")[0]: line.partition("=")[2] for line in said}
