@@ -11,6 +11,7 @@ import click
 
 from tipbench.cli.session import (
     FilePath,
+    Function,
     Session,
     check_extra,
     check_room,
@@ -120,18 +121,27 @@ def verify(ctx: click.Context, **flags: object) -> None:
     ctx.exit(3 if differing else 0)
 
 
+def world_options(function: Function) -> Function:
+    """The simulated users, and what they are offered: of a simulation, and of the plan of one."""
+    for option in (
+        click.option("--tips", type=ExistingFile, help="Judged tips to offer."),
+        click.option(
+            "--profile-effect",
+            type=click.FloatRange(0, 10),
+            default=0.0,
+            show_default=True,
+            help="How much a user's profile decides which kind of tip works.",
+        ),
+        click.option("--rounds", type=click.IntRange(10, 100_000), default=300, show_default=True),
+        click.option("--users", type=click.IntRange(8, 100_000), default=40, show_default=True),
+    ):
+        function = option(function)
+    return function
+
+
 @command.command()
 @click.option("--policies", "names", default="egreedy-v1,egreedy-v2,linucb,random", show_default=True)
-@click.option("--users", type=click.IntRange(8, 100_000), default=40, show_default=True)
-@click.option("--rounds", type=click.IntRange(10, 100_000), default=300, show_default=True)
-@click.option(
-    "--profile-effect",
-    type=click.FloatRange(0, 10),
-    default=0.0,
-    show_default=True,
-    help="How much a user's profile decides which kind of tip works.",
-)
-@click.option("--tips", type=ExistingFile, help="Judged tips to offer.")
+@world_options
 @click.option("--seed", type=int, help="Of the users and everything that happens to them [default: 0].")
 @click.option("--plan", "planned", metavar="RUN", help="Simulate this plan: what `policies plan` declared.")
 @click.option("--experiment", "runs_in", default="tipbench-policies", show_default=True)
@@ -240,16 +250,7 @@ def _say_whether_it_counts(session: Session, *, planned: str | None, counts: boo
     "--candidate", default="egreedy-v2", show_default=True, help="The policy that wants to be active."
 )
 @click.option("--active", help="The policy to beat [default: the active one].")
-@click.option("--users", type=click.IntRange(8, 100_000), default=40, show_default=True)
-@click.option("--rounds", type=click.IntRange(10, 100_000), default=300, show_default=True)
-@click.option(
-    "--profile-effect",
-    type=click.FloatRange(0, 10),
-    default=0.0,
-    show_default=True,
-    help="How much a user's profile decides which kind of tip works.",
-)
-@click.option("--tips", type=ExistingFile, help="Judged tips to offer.")
+@world_options
 @click.option("--seed", "own_seed", type=click.IntRange(0, 2**63 - 1), help="[default: one is drawn]")
 @click.option("--experiment", "runs_in", default="tipbench-policies", show_default=True)
 @mlflow_options

@@ -61,8 +61,6 @@ def command(
     if has_subcommand(ctx):
         return
     check_extra("admin", "argon2", "fastapi", "python_multipart", "uvicorn")
-    import uvicorn
-
     from tipbench.admin.app import HOSTS, PUBLIC_URL
     from tipbench.settings import read_settings
     from tipbench.show.console import make_console
@@ -86,21 +84,27 @@ def command(
         say.print(f"{_address(host, port)}  (Ctrl-C ends it, {after})", markup=False)
         if expose:
             say.print(f"· beyond this machine. {FRONT}", markup=False)
-        uvicorn.run(
-            "tipbench.admin.app:make_worker_app",
-            factory=True,
-            host=host,
-            port=port,
-            workers=workers,
-            log_level="warning",
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=5,
-        )
+        _run_workers(host, port, workers)
 
 
 def _address(host: str, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+def _run_workers(host: str, port: int, workers: int) -> None:
+    import uvicorn
+
+    uvicorn.run(
+        "tipbench.admin.app:make_worker_app",
+        factory=True,
+        host=host,
+        port=port,
+        workers=workers,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=5,
+    )
 
 
 def _say_demo(stack: ExitStack, settings: "Settings", say: Callable[..., None]) -> None:
