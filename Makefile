@@ -58,9 +58,9 @@ format: setup
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
 
-# The browser and Redis: what is found, else Debian's packages where apt and the rights are there, else skipped by name.
+# The browser, Redis and strace: what is found, else Debian's packages where apt and the rights are there, else skipped by name.
 programs:
-	@for program in chromium redis-server; do \
+	@for program in chromium redis-server strace; do \
 		command -v $$program >/dev/null && continue; \
 		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { apt-get update -qq; apt-get install -y -qq $$program; } >/dev/null 2>&1; \
 		command -v $$program >/dev/null || echo "no $$program: tests that need it are skipped, unless another one is found"; \

@@ -225,6 +225,7 @@ def measure_pages(server: Server, *, small: str, visits: int) -> None:
                     f"| {warm[0].kib:.1f} | {_middle(warm):.2f} |",
                     flush=True,
                 )
+            visitor.judge(small)
             scored = [_score(visitor) for _ in range(visits)]
             print(f"\nkey press to next item: {1000 * statistics.median(scored):.0f} ms (stored in MLflow)")
         browser.close()

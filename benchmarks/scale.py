@@ -93,10 +93,10 @@ def _cpu_seconds(pids: Sequence[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _family(pid: int) -> list[int]:
+def family_of(pid: int) -> list[int]:
     """The process and its children: launcher and server."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-    return [pid, *(other for child in children for other in _family(int(child)))]
+    return [pid, *(other for child in children for other in family_of(int(child)))]
 
 
 def main() -> None:
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     asked = parser.parse_args()
     server = open_managed_folder(asked.folder).start()
-    pids = _family(server.pid)
+    pids = family_of(server.pid)
     tipbench = str(Path(sys.executable).with_name("tipbench"))
     home = asked.folder / "reader"
     shutil.rmtree(home, ignore_errors=True)

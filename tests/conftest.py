@@ -248,7 +248,7 @@ def cli(
 ) -> Cli:
     """The command line as a user has it, with real weights."""
     home = tmp_path / "home"
-    home.mkdir()
+    home.mkdir(mode=0o700)
     (home / "models").symlink_to(models_folder)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIPBENCH_HOME", str(home))

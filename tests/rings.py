@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "test-rings.md"
 PARTS = {
     "test-slow": "all bars of the statistics, kills fifty-fold, other servers, the whole headline and demo",
-    "test-faults": "every request × every fault, for collect, apply, gate, promote and rollback",
+    "test-faults": "every request × every fault, for every command that decides or stores, and the panel",
     "test-postgres": "collect and apply on MLflow with Postgres, one fault a request",
     "test-ollama": "the engine contract, residency and the headline on a real Ollama",
     "test-ollama-newer": "the same on a newer server",

@@ -17,6 +17,7 @@ from tipbench_airflow.conf import (
     ConfRefused,
     check_conf,
     collect_arguments,
+    judge_arguments,
     mlflow_arguments,
     part_name,
     plan_parts,
@@ -94,6 +95,10 @@ def test_every_model_has_a_task_and_the_champion_one_more() -> None:
         ({"modles": "a"}, "unknown keys modles"),
         ({"judge_kind": "haiku"}, "name it in judge_model"),
         ({"judge_kind": "haiku", "judge_model": ""}, "name it in judge_model"),
+        ({"judge_model": "litellm:anthropic/claude"}, "add it to TIPBENCH_JUDGE_MODELS"),
+        ({"judge_model": "/tmp/weights.gguf"}, "add it to TIPBENCH_JUDGE_MODELS"),
+        ({"judge_model": "smollm2", "judge_budget": 0.5}, "more than the workers' 0 USD"),
+        ({"judge_model": "smollm2", "judge_budget": float("nan")}, "more than the workers' 0 USD"),
         ({"models": ", ,"}, "names none"),
         ({"models": "a,/etc/weights"}, "is a file"),
         ({"models": "weights.GGUF"}, "is a file"),
@@ -108,6 +113,26 @@ def test_every_model_has_a_task_and_the_champion_one_more() -> None:
 def test_what_cannot_be_done_is_refused(conf: dict[str, object], said: str) -> None:
     with pytest.raises(ConfRefused, match=said):
         check_conf(DEFAULTS | conf, {})
+
+
+def test_a_run_chooses_its_judge_and_its_budget_within_what_the_workers_allow() -> None:
+    paid, file = "litellm:anthropic/claude", "/models/judge.gguf"
+    allowed = {"TIPBENCH_JUDGE_MODELS": f"{paid}, {file}"}
+    with pytest.raises(ConfRefused, match="may cost money; set TIPBENCH_JUDGE_BUDGET"):
+        check_conf(DEFAULTS | {"judge_model": paid}, allowed)
+    with pytest.raises(ConfRefused, match="'smollm2' is not configured"):
+        check_conf(DEFAULTS | {"judge_model": "smollm2"}, allowed)
+    with pytest.raises(ConfRefused, match="'much' is not a number"):
+        check_conf(DEFAULTS | {"judge_model": file}, allowed | {"TIPBENCH_JUDGE_BUDGET": "much"})
+    rich = allowed | {"TIPBENCH_JUDGE_BUDGET": "2.5"}
+    assert judge_arguments(DEFAULTS | {"judge_model": paid}, rich) == [
+        f"--judge-model={paid}",
+        "--budget=2.5",
+    ]
+    less = DEFAULTS | {"judge_model": paid, "judge_budget": 1}
+    assert judge_arguments(less, rich) == [f"--judge-model={paid}", "--budget=1"]
+    own = {"TIPBENCH_JUDGE_MODEL": file}
+    assert judge_arguments(DEFAULTS | {"judge_model": file}, own)[1] == "--budget=0.0", "that one is free"
 
 
 def test_addresses_of_configured_origins_are_taken() -> None:

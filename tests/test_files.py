@@ -8,7 +8,8 @@ from threading import Thread
 
 import pytest
 
-from tipbench.files import append_whole, write_whole
+from tests.support.rights import open_to_others
+from tipbench.files import append_whole, hold_lock, make_folder, make_private, write_private, write_whole
 
 
 def mode_of(path: Path) -> int:
@@ -102,3 +103,33 @@ def test_appended_pieces_follow_each_other(tmp_path: Path) -> None:
         append_whole(file.fileno(), b"one\n")
         append_whole(file.fileno(), b"two\n", durable=False)
     assert (tmp_path / "file").read_bytes() == b"one\ntwo\n"
+
+
+def test_a_data_folder_and_what_is_put_into_it_is_its_owners_alone(tmp_path: Path) -> None:
+    home = tmp_path / "new" / "home"
+    assert not make_private(home)
+    with hold_lock(home / "locks" / "a.lock"):
+        write_private(home / "locks" / "b", "x")
+    assert open_to_others(home) == []
+    home.chmod(0o750)
+    assert make_private(home)
+    assert not make_private(home)
+    assert mode_of(home) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o2770, 0o1777])
+def test_a_folder_that_is_shared_on_purpose_is_left_alone(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home").chmod(mode)
+    assert not make_private(tmp_path / "home")
+    assert mode_of(tmp_path / "home") == mode & 0o777
+
+
+def test_a_file_in_the_place_of_a_folder_is_an_error_and_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("mine")
+    (tmp_path / "home").chmod(0o644)
+    with pytest.raises(NotADirectoryError):
+        make_private(tmp_path / "home")
+    with pytest.raises(NotADirectoryError):
+        make_folder(tmp_path / "home" / "deep" / "er")
+    assert mode_of(tmp_path / "home") == 0o644

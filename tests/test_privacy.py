@@ -1,5 +1,7 @@
 """No telemetry, and nothing leaves the machine: commands talk to the servers that are set alone."""
 
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,9 @@ import pytest
 from tests.conftest import Cli
 from tests.support.connections import HOSTS, Connections
 from tests.support.ports import free_port
+from tests.support.rights import open_to_others
 from tests.support.small_pack import write_small_pack
+from tests.support.system_calls import STRACE
 
 RUN = """
 import sys
@@ -27,9 +31,8 @@ for line in sys.argv[1:]:
 
 def run_watched(watch: Connections, *lines: str) -> str:
     """What the commands printed; none of them may fail."""
-    ended = subprocess.run(
-        [sys.executable, "-c", RUN, *lines], env=watch.environ(), capture_output=True, text=True, check=False
-    )
+    command = watch.traced([sys.executable, "-c", RUN, *lines])
+    ended = subprocess.run(command, env=watch.environ(), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
@@ -56,7 +59,20 @@ def test_commands_talk_to_the_servers_that_are_set_and_to_nobody_else(
     mlflow = urlsplit(mlflow_url)
     assert watch.addresses() == {("127.0.0.1", mlflow.port), ("127.0.0.1", ollama)}
     assert watch.names() <= HOSTS
+    assert {host for _, host in watch.reached()} <= HOSTS
     assert len(watch.started()) > 1, "the engine's own process was watched, too"
+    assert open_to_others(cli.home) == []
+
+
+@pytest.mark.skipif(STRACE is None, reason="no strace: make programs installs it where it may")
+def test_the_recorder_sees_who_goes_elsewhere_whatever_it_is_written_in(tmp_path: Path) -> None:
+    watch = Connections(tmp_path)
+    port = free_port()
+    program = f"(exec 3<>/dev/tcp/127.0.0.2/{port}); (exec 3<>/dev/tcp/::1/{port}); true"
+    subprocess.run(watch.traced(["sh", "-c", 'bash -c "$1"', "sh", program]), check=True, capture_output=True)
+    reached = {(program.split(", ")[0], host) for program, host in watch.reached()}
+    assert {host for _, host in reached} - HOSTS == {"127.0.0.2"}
+    assert all("bash" in program for program, _ in reached)
 
 
 def test_an_automatic_judge_behind_litellm_talks_to_its_own_address_alone(
@@ -79,3 +95,26 @@ def test_an_automatic_judge_behind_litellm_talks_to_its_own_address_alone(
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert watch.addresses() == {("127.0.0.1", urlsplit(mlflow_url).port), ("127.0.0.1", judge)}
     assert watch.names() <= HOSTS
+
+
+def test_a_data_folder_that_others_could_look_into_is_closed_to_them_and_that_is_said_once(cli: Cli) -> None:
+    cli.home.chmod(0o755)
+    told = cli.ok("mlflow", "repair", "--json")
+    assert "was open to other users" in told.err
+    assert isinstance(told.json(), list), "what is for machines is not disturbed"
+    assert open_to_others(cli.home) == []
+    assert cli.ok("mlflow", "repair", "--json").err == told.err.partition("\n")[2]
+
+
+def test_a_data_folder_that_a_group_shares_on_purpose_stays_shared(cli: Cli) -> None:
+    cli.home.chmod(0o2775)
+    before = os.umask(0o002)
+    try:
+        told = cli.ok("policies", "verify")
+    finally:
+        os.umask(before)
+    assert "other users" not in told.err
+    assert stat.S_IMODE(cli.home.stat().st_mode) == 0o2775
+    folder = cli.home / "policies" / "state"
+    assert stat.S_IMODE(folder.stat().st_mode) & 0o777 == 0o775
+    assert stat.S_IMODE((folder / "checkpoint.json").stat().st_mode) == 0o664

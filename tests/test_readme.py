@@ -2,12 +2,16 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.conftest import Cli, Outcome
 from tests.judging.scripted import collect_filled
+from tests.support.connections import HOSTS, Connections
 from tests.support.sheets import judge_soundly
 from tipbench.cli import COMMANDS
 from tipbench.cli.demo import Extent, run_demo
@@ -70,14 +74,23 @@ def test_the_commands_of_the_readme_work_as_they_stand_there(cli: Cli, experimen
 
 @pytest.mark.timeout(1800)
 def test_the_demo_does_the_main_job_and_says_what_to_type_next(
-    cli: Cli, settings: Settings, experiment_name: str, capsys: pytest.CaptureFixture[str]
+    cli: Cli, settings: Settings, experiment_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """And talks to this machine alone: to MLflow, and to where Ollama would be. The weights are there."""
     # One cell is there: something is to judge, whatever the model writes into the other one.
     seeded = Extent(experiment_name, prompts=("v2-mentor",), scenarios=1)
     collect_filled(settings.model_copy(update=seeded.settings))
     small = Extent(experiment_name, prompts=("v1", "v2-mentor"), scenarios=1, anchors=2)
-    run_demo({}, small)
-    check_demo(capsys.readouterr().out, small)
+    watch = Connections(tmp_path / "watch")
+    program = f"from tipbench.cli.demo import Extent, run_demo; run_demo({{}}, {small!r})"
+    command = watch.traced([sys.executable, "-c", program])
+    told = subprocess.run(command, env=watch.environ(), capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    check_demo(told.stdout, small)
+    assert watch.addresses() == {
+        ("127.0.0.1", port) for port in (urlsplit(str(settings.mlflow_url)).port, 11434)
+    }
+    assert watch.names() | {host for _, host in watch.reached()} <= HOSTS
     run_demo({}, small)
     check_demo_again(capsys.readouterr().out)
 

@@ -85,8 +85,8 @@ def test_collect_has_an_option_of_that_type_with_that_help(name: str) -> None:
     assert (option.help or "").startswith(key.hint)
 
 
-def test_the_dag_has_the_same_keys_and_two_of_its_own() -> None:
-    assert set(DAG_KEYS) - set(RUN_KEYS) == {"judge_agent", "judge_model", "until"}
+def test_the_dag_has_the_same_keys_and_a_few_of_its_own() -> None:
+    assert set(DAG_KEYS) - set(RUN_KEYS) == {"judge_agent", "judge_budget", "judge_model", "until"}
     # There a model that is missing fails its own task.
     assert set(RUN_KEYS) - set(DAG_KEYS) == {"skip_missing"}
 

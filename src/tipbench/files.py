@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and locks on files, which end with the process that holds them."""
+"""Files written whole or not at all, the data folder's rights, and locks that end with who holds them."""
 
 import errno
 import fcntl
@@ -6,8 +6,68 @@ import os
 import stat
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+# What is in the data folder is its owner's alone: folders 0700, files 0600. A folder that a group shares on
+# purpose carries the setgid bit; there a new file may have the rights that the folder itself has.
+
+
+def make_private(folder: Path) -> bool:
+    """The data folder exists and only its owner can look in; True if others could until now.
+
+    Left alone are one of another user, and one with the setgid or the sticky bit: shared on purpose.
+    """
+    make_folder(folder)
+    found = folder.stat()
+    is_shared = found.st_mode & (stat.S_ISGID | stat.S_ISVTX)
+    if found.st_uid != os.geteuid() or is_shared or not found.st_mode & 0o077:
+        return False
+    with suppress(PermissionError):  # A file system without rights, say a memory stick's.
+        folder.chmod(0o700)
+    return not folder.stat().st_mode & 0o077
+
+
+def make_folder(folder: Path, *, durable: bool = True) -> None:
+    """The folder exists, private as the data folder is; when `durable`, the names of new ones are on disk."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent, durable=durable)
+    try:
+        folder.mkdir(mode=_rights(folder, 0o777))
+    except FileExistsError:
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+    if durable:
+        with suppress(PermissionError):  # One may write there and not read.
+            sync_folder(folder.parent)
+
+
+def open_private(path: Path, flags: int = os.O_RDWR | os.O_APPEND) -> int:
+    """The file of the data folder, made if it is not there."""
+    return os.open(path, flags | os.O_CREAT, _rights(path, 0o666))
+
+
+def open_log(path: Path) -> int:
+    """The file, to be appended to, and its name on disk: what is synced later cannot be lost with it."""
+    descriptor = open_private(path)
+    sync_folder(path.parent)
+    return descriptor
+
+
+def write_private(path: Path, content: str | bytes, *, durable: bool = True) -> None:
+    """`write_whole` for a file of the data folder."""
+    write_whole(path, content, mode=_rights(path, 0o666), durable=durable)
+
+
+def umask_in(folder: Path) -> int:
+    """What a program that writes into the folder may not give to others."""
+    mode = folder.stat().st_mode
+    return ~(mode if mode & stat.S_ISGID else 0o700) & 0o777
+
+
+def _rights(path: Path, wanted: int) -> int:
+    return wanted & ~umask_in(path.parent)
 
 
 def write_whole(path: Path, content: str | bytes, *, mode: int = 0o666, durable: bool = True) -> None:
@@ -72,8 +132,8 @@ def sync_folder(folder: Path) -> None:
 @contextmanager
 def hold_lock(path: Path) -> Generator[None]:
     """Holds the lock on `path`, waiting for it as long as needed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
+    make_folder(path.parent)
+    with os.fdopen(open_private(path), "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -143,6 +143,10 @@ class OpenExperiment:
         """
         return Records(compare_bench(self._bench, by, tier).standings)
 
+    def damaged(self) -> list[str]:
+        """What cannot be read and counts for nothing: it was edited in MLflow."""
+        return list(self._bench.evidence.damaged)
+
     def close(self) -> None:
         self._tracking.close()
 
@@ -191,7 +195,9 @@ def open_experiment(name: str, *, mlflow_url: str | None = None) -> OpenExperime
     """
     tracking = open_tracking(read_settings({"mlflow_url": mlflow_url}))
     try:
-        return OpenExperiment(tracking, open_bench(tracking, name, stamps=make_stamps()))
+        return OpenExperiment(
+            tracking, open_bench(tracking, name, stamps=tracking.follow_clock(make_stamps()))
+        )
     except BaseException:
         tracking.close()
         raise

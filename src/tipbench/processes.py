@@ -141,10 +141,12 @@ def start_detached(
     environment: Mapping[str, str] | None = None,
     log: IO[bytes] | None = None,
     keeps: Sequence[int] = (),
+    umask: int = -1,
 ) -> int:
     """Starts a command that outlives us and leads a group of its own; gives its process id.
 
     Without a `log`, what it prints is dropped and its errors are shown where ours are.
+    Without a `umask` it has ours.
     """
     process = subprocess.Popen(
         command,
@@ -155,6 +157,7 @@ def start_detached(
         stderr=log,
         start_new_session=True,
         pass_fds=tuple(keeps),
+        umask=umask,
     )
     _reap(process)
     return process.pid

@@ -13,6 +13,8 @@ from tipbench.errors import UsageError
 from tipbench.run_keys import RUN_KEYS
 
 FILE_NAME = "tipbench.toml"
+ADMIN_DATABASE = "admin.db"
+"""In the data folder: what is no evaluation fact."""
 STANDARD_VARIABLES = {
     "mlflow_url": "MLFLOW_TRACKING_URI",
     "mlflow_username": "MLFLOW_TRACKING_USERNAME",
@@ -142,6 +144,10 @@ class Settings(RunSettings):
     judge_price_prompt: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     judge_price_output: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """US dollars per 1,000 tokens, where the judge's price list is not known."""
+    judge_budget: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """US dollars that a sitting of the automatic judge may cost; a job needs it where that is not free."""
+    judge_models: str = ""
+    """The only automatic judges that jobs may use, with commas; without it the one of `judge_model`."""
     webhook_urls: str = ""
     webhook_secret: str | None = Field(default=None, min_length=16, repr=False)
     """What the events of `tipbench serve` are signed with."""

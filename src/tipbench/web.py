@@ -5,10 +5,12 @@ A client speaks to one origin only: redirects are not followed, and a credential
 
 import ipaddress
 import socket
+import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import httpx2
@@ -18,6 +20,8 @@ from tipbench.errors import TipbenchError, UsageError
 
 PORTS = {"http": 80, "https": 443}
 CONNECT_SECONDS = 5.0
+MOST_BYTES = 64 * 2**20
+"""Of one answer, unless the caller expects more."""
 MAX_MESSAGE = 300
 
 Body = Mapping[str, object]
@@ -206,13 +210,15 @@ class WebClient:
         self._connect_seconds = connect_seconds
         headers = {"Accept": "application/json", **(headers or {})}
         self._secret = headers.get("Authorization", "").rpartition(" ")[2]
-        self._client = httpx2.Client(
-            headers=headers,
-            follow_redirects=False,
+        transport = httpx2.HTTPTransport(
             limits=httpx2.Limits(max_keepalive_connections=20 if keeps_alive else 0),
             # Loading certificates takes longer than most calls; plain HTTP has no use for them.
             verify=url.startswith("https:"),
             trust_env=False,
+        )
+        self._deadline = _use_deadlines(transport)
+        self._client = httpx2.Client(
+            headers=headers, follow_redirects=False, transport=transport, trust_env=False
         )
 
     def __enter__(self) -> Self:
@@ -232,20 +238,26 @@ class WebClient:
         *,
         seconds: float,
         headers: Mapping[str, str] | None = None,
+        most_bytes: int = MOST_BYTES,
     ) -> httpx2.Response:
-        """The server's answer, good or bad; a `body` that is not bytes is sent as JSON.
+        """The server's answer, good or bad, complete within so many seconds.
+
+        A `body` that is not bytes is sent as JSON.
 
         Raises:
-            TipbenchError: there is no answer, or a redirect; as the failures of this client say it.
+            TipbenchError: there is no answer, or too much of one, or a redirect; as the failures of this
+                client say it.
         """
         content, json = (body, None) if isinstance(body, bytes) else (None, body)
         timeout = httpx2.Timeout(seconds, connect=min(seconds, self._connect_seconds))
+        what = f"{method} {path.partition('?')[0]}".strip()
+        self._deadline.at = time.monotonic() + seconds
         try:
-            response = self._client.request(
+            with self._client.stream(
                 method, self.url + path, json=json, content=content, headers=headers, timeout=timeout
-            )
+            ) as answer:
+                response = self._read_whole(answer, what=what, most_bytes=most_bytes)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            what = f"{method} {path.partition('?')[0]}".strip()
             raise self._explain(error, what=what, seconds=seconds) from error
         if response.is_redirect:
             failures = self._failures
@@ -255,6 +267,28 @@ class WebClient:
                 hint=f"Set {failures.setting} to the address of the {failures.server} itself.",
             )
         return response
+
+    def _read_whole(self, answer: httpx2.Response, *, what: str, most_bytes: int) -> httpx2.Response:
+        """The answer with its body, which is read piece by piece: a server may send without end."""
+        pieces: list[bytes] = []
+        room = most_bytes
+        for piece in answer.iter_bytes():
+            pieces.append(piece)
+            room -= len(piece)
+            if room < 0:
+                failures = self._failures
+                raise (failures.refused or failures.error)(
+                    f"the {failures.server} at {self.url} answered {what} with more than "
+                    f"{most_bytes / 2**20:,.0f} MB: the rest was not read",
+                    hint=f"Is {failures.setting} the address of the server that you mean?",
+                )
+        # As it was decoded: the new answer must not be taken for a compressed one.
+        headers = [pair for pair in answer.headers.multi_items() if pair[0] not in ENCODED]
+        whole = httpx2.Response(
+            answer.status_code, headers=headers, content=b"".join(pieces), request=answer.request
+        )
+        whole.elapsed = answer.elapsed
+        return whole
 
     def words(self, text: str) -> str:
         """A server's own words: one line, not long, and without our secret in case it repeats it."""
@@ -277,6 +311,65 @@ class WebClient:
             case _:
                 text = f"the connection to {place} broke during {what}: {type(error).__name__}"
                 return failures.error(text, hint=failures.if_broken)
+
+
+# A time-out of the library is one of each piece that is read: who sends a byte now and then is never late.
+# So every read is given what is left until the deadline of its answer.
+
+
+ENCODED = ("content-encoding", "content-length", "transfer-encoding")
+
+
+class _Deadline(threading.local):
+    """When the answer that this thread waits for has to be complete."""
+
+    at: float = 0.0
+
+    def shorten(self, seconds: float | None) -> float:
+        left = max(self.at - time.monotonic(), 0.001)
+        return left if seconds is None else min(seconds, left)
+
+
+class _TimedStream:
+    """A connection of the library. TLS is begun by the library's own means, within the connection's time."""
+
+    def __init__(self, stream: Any, deadline: _Deadline) -> None:
+        self._stream = stream
+        self._deadline = deadline
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, timeout=self._deadline.shorten(timeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, timeout=self._deadline.shorten(timeout))
+
+    def start_tls(self, *given: Any, **named: Any) -> "_TimedStream":
+        return _TimedStream(self._stream.start_tls(*given, **named), self._deadline)
+
+
+class _TimedNetwork:
+    """What the library opens connections with."""
+
+    def __init__(self, network: Any, deadline: _Deadline) -> None:
+        self._network = network
+        self._deadline = deadline
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    def connect_tcp(self, *given: Any, **named: Any) -> _TimedStream:
+        return _TimedStream(self._network.connect_tcp(*given, **named), self._deadline)
+
+
+def _use_deadlines(transport: httpx2.HTTPTransport) -> _Deadline:
+    """Makes the transport's connections obey a deadline. The library has no public way to say so."""
+    deadline = _Deadline()
+    pool: Any = transport._pool  # pyright: ignore[reportPrivateUsage]
+    pool._network_backend = _TimedNetwork(pool._network_backend, deadline)
+    return deadline
 
 
 def read_reply(response: httpx2.Response, reply: type[R]) -> R | None:

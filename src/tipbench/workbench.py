@@ -14,7 +14,7 @@ from tipbench.bench.bench import Bench, open_bench
 from tipbench.clock import Stamps, make_stamps
 from tipbench.errors import ExperimentNotFound, UsageError
 from tipbench.records import Pack
-from tipbench.settings import Settings
+from tipbench.settings import ADMIN_DATABASE, Settings
 from tipbench.tracking import Tracking, open_tracking
 
 if TYPE_CHECKING:
@@ -98,10 +98,12 @@ class Workbench:
     @cached_property
     def judging(self) -> "Judging":
         """Items are handed out, verdicts taken in."""
+        from tipbench.bench.blindness import Looks
         from tipbench.judging.service import Judging
 
-        locks = self.settings.home / "locks"
-        return Judging(self.tracking, self.stamps, locks, self.packs, self.settings.gate)
+        home = self.settings.home
+        looks = Looks(home / ADMIN_DATABASE)
+        return Judging(self.tracking, self.stamps, home / "locks", self.packs, self.settings.gate, looks)
 
     def auto_judging(self, report: Callable[[int, int], None]) -> "AutoJudging":
         """A model judges everything; `report` is told how many of how many are done."""
@@ -141,7 +143,7 @@ def open_workbench(settings: Settings) -> Generator[Workbench]:
         TrackingError: MLflow is not reached.
     """
     with open_tracking(settings) as tracking:
-        yield Workbench(settings, tracking, make_stamps())
+        yield Workbench(settings, tracking, tracking.follow_clock(make_stamps()))
 
 
 def find_judge(name: str, settings: Settings, engines: "Engines") -> "JudgeModel":

@@ -111,6 +111,9 @@ class Visitor:
     def judge(self, name: str) -> None:
         """To the desk: the open sitting, or a short new one."""
         self.page.goto(f"{self.server.url}/judge/{quote(name, safe='')}?blocks=1")
+        begin = self.page.get_by_role("button", name="Begin")
+        if begin.count():
+            begin.click()
 
     def sign_in(self, name: str) -> None:
         self.go("/sign-in")

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from tests.admin.making import collect_small
 from tests.ranking.campaign import judge_lazily, open_judging
+from tests.support.copying import own_server
 from tipbench.admin.app import make_app
 from tipbench.admin.deps import Parts, make_parts
 from tipbench.clock import make_stamps
@@ -28,13 +29,16 @@ class Site:
 
     parts: Parts
     client: TestClient
+    tokens: dict[str, str] = field(default_factory=dict[str, str])
 
     def as_(self, role: str) -> dict[str, str]:
         """The header of a token of that role; nobody has none."""
         if role == "nobody":
             return {}
-        _, secret = self.parts.credentials.make_token(f"the-{role}", label="test", days=1, by="test")
-        return {"Authorization": f"Bearer {secret}"}
+        if role not in self.tokens:
+            made = self.parts.credentials.make_token(f"the-{role}", label="test", days=1, by="test")
+            self.tokens[role] = made[1]
+        return {"Authorization": f"Bearer {self.tokens[role]}"}
 
 
 @contextmanager
@@ -48,14 +52,16 @@ def open_site(settings: Settings) -> Generator[Site]:
 
 
 @pytest.fixture(scope="module")
-def judged(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+def judged(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An experiment with a slash in its name: 3 models × 2 prompts × 2 scenarios, half of it judged."""
     home = tmp_path_factory.mktemp("judged")
     name = f"team/{uuid4().hex[:8]} ü?#%"
     with open_tracking(Settings(home=home, mlflow_url=mlflow_url)) as tracking:
         collect_small(tracking, name)
         judge_lazily(open_judging(tracking, home), name, folder=home, blocks=4)
-    return name
+    yield name
+    # Whoever has an open sitting in it would be blind in the next module, too.
+    own_server().delete_experiment(name)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The API on a real MLflow."""
 
 import re
-from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -12,7 +11,6 @@ from tests.admin.making import collect_small, pack_name_of, routes_of
 from tests.conftest import Cli
 from tests.ranking.campaign import judge_automatically, open_judging
 from tests.support.experiments import compare_experiment, shift_clock
-from tests.support.official import search_official
 from tests.support.sheets import REFERENCES
 from tipbench.admin.app import API
 from tipbench.bench.champions import ALIAS, entry_name
@@ -73,29 +71,6 @@ def test_the_auto_tier_s_own_board_is_marked_over_the_api_and_in_the_panel(
     assert f"?arm={quote(best['name'], safe='')}&amp;tier=auto#cells" in board
     assert AUTOMATIC not in plain
     assert 'href="?by=arm&amp;tier=auto"' in plain
-
-
-def test_no_get_changes_the_store(site: Site, automatic: str, mlflow_url: str) -> None:
-    before = dump_runs(mlflow_url, automatic)
-    headers = site.as_("viewer")
-    run = site.client.get(at("runs", automatic), headers=headers).json()["cells"][0]["run"]
-    boards = [f"{at('leaderboard', automatic)}?by={by}&tier={tier}"
-              for by in ("arm", "model", "prompt") for tier in ("lazy", "auto")]  # fmt: skip
-    others = [at(place, automatic) for place in ("runs", f"cell/{run}", "judging/status")]
-    for url in (*boards, *others, "/api/bench/experiments", "/api/bench/champion", "/api/bench/history"):
-        assert site.client.get(url, headers=headers).status_code < 500, url
-    site.client.post("/sign-in", data={"name": "the-viewer", "password": PASSWORD}, headers=HERE)
-    name = quote(automatic, safe="")
-    for url in ("/", f"/e/{name}", f"/e/{name}?tier=auto", f"/side/{name}", f"/cell/{run}/{name}",
-                f"/judges/{name}", f"/drift/{name}", f"/promotions/{name}"):  # fmt: skip
-        assert site.client.get(url).status_code == 200, url
-    site.client.cookies.clear()
-    assert dump_runs(mlflow_url, automatic) == before
-
-
-def dump_runs(url: str, experiment: str) -> dict[str, Any]:
-    """Everything that MLflow has of the experiment's runs; who writes anything moves `touched`."""
-    return {each["run_id"]: each for each in search_official(url, experiment, "")}
 
 
 def test_what_did_not_change_is_not_sent_again(site: Site, judged: str) -> None:
@@ -186,7 +161,7 @@ def test_one_sitting_over_the_api_is_blind_and_counts(fresh_site: Site, judged: 
     assert (done["state"], done["remaining"]) == ("accepted", 0)
     again = site.client.post(at(f"judging/submit/{token}", judged), json=body, headers=headers)
     assert again.status_code == 200, "the reply was lost and it is sent again"
-    assert site.client.get(at("leaderboard", judged), headers=headers).status_code == 200
+    assert site.client.get(at("leaderboard", judged), headers=site.as_("viewer")).status_code == 200
     word = {"accept": False, "reason": "I was tired"}
     line = site.client.post(
         at(f"judging/decide/{token}", judged), json=word, headers=site.as_("admin")
@@ -313,7 +288,7 @@ def test_champion_gate_and_history(fresh_site: Site, judged: str) -> None:
 
 
 def test_openapi_documents_every_route(site: Site) -> None:
-    paths = site.client.get("/api/openapi.json").json()["paths"]
+    paths = site.client.get("/api/openapi.json", headers=site.as_("viewer")).json()["paths"]
     documented = {(path, method.upper()) for path, methods in paths.items() for method in methods}
     routes = {(re.sub(r":\w+\}", "}", route.path), method) for route, method, _ in routes_of(API)}
     assert len(routes) >= 25

@@ -13,6 +13,7 @@ from tests.conftest import Cli
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tipbench.admin.deps import make_parts
+from tipbench.admin.users import read_audit
 from tipbench.clock import make_stamps
 from tipbench.jobs.records import Step
 from tipbench.jobs.store import NewJob
@@ -26,10 +27,11 @@ def test_a_user_gets_the_role_and_a_token_the_label_it_was_given(
         monkeypatch.setattr(sys, "stdin", io.StringIO("a long password\n"))
         told = cli.ok("serve", "users", "create", name, "--role", role, "--password-stdin")
         assert f"{name} is {role}" in told.out
-    cli.ok("serve", "tokens", "create", "ben", "--label", "for the nightly report")
+    cli.ok("serve", "tokens", "create", "ben", "--label", "for the nightly report", "--read-only")
     parts = make_parts(Settings(home=cli.home), make_stamps())
     assert {user.name: user.role for user in parts.accounts.list_users()} == {"ada": "admin", "ben": "viewer"}
-    assert [(t.user, t.label) for t in parts.credentials.list_tokens()] == [("ben", "for the nightly report")]
+    (token,) = parts.credentials.list_tokens()
+    assert (token.user, token.label, token.read_only) == ("ben", "for the nightly report", True)
     parts.close()
 
 
@@ -69,7 +71,7 @@ def test_exposed_it_listens_on_every_address_and_says_what_belongs_in_front(
     elsewhere = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "TIPBENCH_HOME": str(tmp_path / "elsewhere")}
     command = [
         *(sys.executable, "-m", "tipbench", "serve", "--host", "0.0.0.0", "--expose", "--port", str(port)),
-        *("--mlflow-url", mlflow_url, "--home", str(cli.home)),
+        *("--mlflow-url", mlflow_url, "--home", str(cli.home), "--trusted-proxy", "127.0.0.1"),
     ]
     with subprocess.Popen(command, env=os.environ | elsewhere, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -93,9 +95,21 @@ def test_exposed_it_listens_on_every_address_and_says_what_belongs_in_front(
                 trust_env=False,
             )
             assert listed.status_code == 200, listed.text
+            httpx2.post(
+                f"http://127.0.0.1:{port}/sign-in",
+                data={"name": "ada", "password": "wrong"},
+                headers={"X-Forwarded-For": "192.0.2.7", "Sec-Fetch-Site": "same-origin"},
+                timeout=PATIENCE_SECONDS,
+                trust_env=False,
+            )
         finally:
             process.terminate()
         assert process.stdout is not None
         printed = process.stdout.read()
     assert f"http://0.0.0.0:{port}/" in printed
+    parts = make_parts(Settings(home=cli.home), make_stamps())
+    with parts.jobs.database.read() as view:
+        newest = read_audit(view, limit=1)[0]
+    parts.close()
+    assert (newest.what, newest.subject) == ("sign-in.failed", "192.0.2.7"), "who asked the proxy"
     assert "beyond this machine. Put a reverse proxy with TLS in front of it" in printed

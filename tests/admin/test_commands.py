@@ -31,7 +31,7 @@ def test_the_first_admin_is_made_on_the_command_line(cli: Cli, monkeypatch: pyte
     assert cli("serve", "users", "create", "ben", "--password-stdin").code == 2
     assert "ada" in cli.ok("serve", "users", "list").out
     secret = cli.ok("serve", "tokens", "create", "ada", "--days", "1").out.strip()
-    user = parts.credentials.token_user(secret)
+    user = parts.credentials.token_user(secret, writes=True)
     assert user is not None
     assert user.name == "ada"
     type_in(monkeypatch, "another password\n")
@@ -76,3 +76,6 @@ def test_serving_beyond_this_machine_needs_a_flag_and_says_what_to_put_in_front(
     assert "TLS" in refused.err
     for bad in ("bench.example", "https://bench.example/panel", "https://["):
         assert cli("serve", "--public-url", bad).code == 2
+    for bad in ("*", "proxy.example", "10.0.0.1/8"):
+        refused = cli("serve", "--trusted-proxy", bad)
+        assert (refused.code, "neither an address nor a network" in refused.err) == (2, True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 import pytest
@@ -12,7 +13,15 @@ from tests.improve.conftest import DEFECTIVE, GOOD, write_pack
 from tests.improve.scripted_server import MODEL, ScriptedServer, run_server
 from tests.support.experiments import collect_into
 from tipbench.cli import group
-from tipbench.jobs.orders import RunOrder
+from tipbench.errors import UsageError
+from tipbench.jobs.orders import (
+    ImproveOrder,
+    RunOrder,
+    auto_judge_step,
+    check_auto_judge,
+    check_step,
+    improve_step,
+)
 from tipbench.jobs.records import Job
 from tipbench.jobs.worker import Worker, own_command
 from tipbench.run_keys import RUN_KEYS
@@ -122,6 +131,67 @@ def test_a_run_that_would_wait_for_a_judge_who_does_not_exist_is_refused(
     assert (page.status_code, "waits for an automatic judge, and none is set" in page.text) == (422, True)
     taken = fresh_site.client.post("/api/bench/run", json=asked, headers=fresh_site.as_("admin"))
     assert taken.status_code == 202, "there judge_model is set"
+
+
+def test_a_judge_that_may_cost_money_needs_a_budget_before_any_job_uses_it(
+    mlflow_url: str, tmp_path: Path, judged: str
+) -> None:
+    paid = Settings(home=tmp_path / "a", mlflow_url=mlflow_url, judge_model="litellm:anthropic/claude")
+    asked = {"experiment": "for-money"}
+    values = {name: str(value) for name, value in RunOrder().model_dump(exclude_none=True).items()}
+    filled = {name: value for name, value in values.items() if name not in {"diversity", "skip_missing"}}
+    orders: tuple[tuple[str, dict[str, str]], ...] = (
+        ("run", asked),
+        (f"judge/{quote(judged, safe='')}", {}),
+        ("improve", asked | {"proposer": "m"}),
+    )
+    with open_site(paid) as site:
+        for place, body in orders:
+            refused = site.client.post(f"/api/bench/{place}", json=body, headers=site.as_("admin"))
+            assert (place, refused.status_code) == (place, 400)
+            assert "may cost money, and judge_budget is not set" in refused.json()["error"]["message"]
+        site.client.post("/sign-in", data={"name": "the-admin", "password": PASSWORD}, headers=HERE)
+        page = site.client.post("/run", data=filled | asked, headers=HERE)
+        assert (page.status_code, "Set judge_budget in the server" in page.text) == (422, True)
+        assert site.parts.jobs.list_jobs() == []
+    with open_site(paid.model_copy(update={"home": tmp_path / "b", "judge_budget": 2.5})) as site:
+        for place, body in orders:
+            taken = site.client.post(f"/api/bench/{place}", json=body, headers=site.as_("admin"))
+            assert (place, taken.status_code) == (place, 202)
+
+
+@pytest.mark.parametrize(
+    ("set_here", "costs"),
+    [
+        ({"judge_model": "smollm2"}, False),
+        ({"judge_model": "smollm2", "judge_price_prompt": 1.0, "judge_price_output": 1.0}, True),
+        ({"judge_model": "litellm:a/b", "judge_price_prompt": 0.0, "judge_price_output": 0.0}, False),
+        ({"judge_model": "openai:m", "openai_url": "https://models.example/v1"}, True),
+        ({"judge_model": "openai:m", "openai_url": "http://127.0.0.1:9/v1"}, False),
+        ({"judge_model": "openai:m", "openai_url": "http://127.0.0.1:9/v1", "openai_local": False}, True),
+    ],
+)
+def test_what_is_free_needs_no_budget(tmp_path: Path, set_here: dict[str, object], costs: bool) -> None:
+    settings = Settings(home=tmp_path).model_copy(update=set_here)
+    if costs:
+        with pytest.raises(UsageError, match="judge_budget is not set"):
+            check_auto_judge(settings)
+    else:
+        check_auto_judge(settings)
+    check_auto_judge(settings.model_copy(update={"judge_budget": 1.0}))
+
+
+def test_jobs_use_no_judge_that_is_not_among_those_for_jobs(tmp_path: Path) -> None:
+    settings = Settings(
+        home=tmp_path, judge_model="litellm:a/b", judge_models="smollm2, qwen", judge_budget=1.0
+    )
+    for step in (
+        auto_judge_step("e"),
+        improve_step(ImproveOrder(proposer="m"), folder=tmp_path, settings=settings),
+    ):
+        with pytest.raises(UsageError, match="not among the judges that jobs may use: qwen, smollm2"):
+            check_step(step, settings)
+        check_step(step, settings.model_copy(update={"judge_model": "qwen"}))
 
 
 def test_the_form_has_every_key_but_the_addresses(site: Site) -> None:

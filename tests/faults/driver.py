@@ -8,22 +8,29 @@ import multiprocessing
 import os
 import sys
 import uuid
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from fastapi.testclient import TestClient
 from rich.console import Console
 
-from tests.promotion.campaign import Campaign, levelled_engine
+from tests.promotion.campaign import Campaign, levelled_engine, read_scores
+from tipbench.admin.app import make_app
+from tipbench.admin.deps import make_parts
+from tipbench.bench.sittings import Decision
+from tipbench.bench.views import repair_experiment
 from tipbench.cli.session import CollectRun, Session
 from tipbench.clock import make_stamps
 from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine, LoadedModel
-from tipbench.errors import TipbenchError
+from tipbench.errors import TipbenchError, UsageError
 from tipbench.grid import open_pack, prepare_grid
+from tipbench.judging.anchors import propose_anchors, write_anchors
+from tipbench.pack import read_pack
 from tipbench.promotion.gate import Gate, GateQuestion
 from tipbench.promotion.promote import Promoting
 from tipbench.records import Generation, Model, Sampling
@@ -32,7 +39,26 @@ from tipbench.tracking import Tracking
 from tipbench.tracking.client import Pace, Rest, TimeLimits
 from tipbench.workbench import Workbench
 
-Command = Literal["collect", "collect_with_weights", "apply", "gate", "promote", "rollback"]
+Command = Literal[
+    "collect",
+    "collect_with_weights",
+    "apply",
+    "gate",
+    "promote",
+    "rollback",
+    "retire",
+    "decide",
+    "close",
+    "reopen",
+    "anchors",
+    "repair",
+    "every_word",
+    "panel_judge",
+    "panel_decide",
+    "panel_end",
+    "panel_force",
+    "panel_rollback",
+]
 PACE = Pace(first_seconds=0.1, cap_seconds=1.0, tries=12)
 LEVELS = {"scripted": 9.0}
 """The model of a collect without weights."""
@@ -121,6 +147,9 @@ def run_command(order: Order) -> None:
 
 
 def run(order: Order, settings: Settings) -> None:
+    if order.command.startswith("panel_"):
+        use_panel(order, settings)
+        return
     limits = TimeLimits(
         connect_seconds=order.call_seconds,
         call_seconds=order.call_seconds,
@@ -146,6 +175,12 @@ def run(order: Order, settings: Settings) -> None:
                 )
             case "gate" | "promote" | "rollback":
                 decide(order, session)
+            case "anchors":
+                add_anchors(order, session)
+            case "repair":
+                repair(order, session)
+            case _:
+                say_words(order, session)
 
 
 def collect(order: Order, session: Session) -> None:
@@ -177,3 +212,85 @@ def decide(order: Order, session: Session) -> None:
     if order.command == "promote":
         sys.exit(Promoting(gate, "driver").promote(GateQuestion(order.experiment)).exit_code)
     Promoting(gate, "driver").roll_back(order.last, reason="")
+
+
+def say_words(order: Order, session: Session) -> None:
+    """One word, or one after the other; what a struck run has said already is said again."""
+    judging, name = session.workbench.judging, order.experiment
+    content, _, token = order.last.partition(" ")
+
+    def retire(*, undo: bool) -> None:
+        session.workbench.collecting.retire("scenario", content, experiment=name, by="driver", undo=undo)
+
+    def judge(*, accept: bool) -> None:
+        decision = Decision(sitting=token, accept=accept, reason="seen", by="driver")
+        judging.decide(decision, experiment=name)
+
+    words: dict[str, Callable[[], object]] = {
+        "retire": lambda: retire(undo=False),
+        "undo": lambda: retire(undo=True),
+        "decide": lambda: judge(accept=False),
+        "accept": lambda: judge(accept=True),
+        "close": lambda: judging.end("enough", experiment=name),
+        "reopen": lambda: judging.reopen("go on", experiment=name),
+    }
+    if order.command != "every_word":
+        words[order.command]()
+        return
+    for say in words.values():
+        with suppress(UsageError):
+            say()
+
+
+def add_anchors(order: Order, session: Session) -> None:
+    folder = Path(order.last)
+    proposal = propose_anchors(session.workbench.open(order.experiment, fresh=True), read_pack(folder))
+    if proposal.new:
+        write_anchors(folder, proposal)
+
+
+def repair(order: Order, session: Session) -> None:
+    tracking = session.tracking
+    experiment = tracking.find_experiment(order.experiment)
+    locks = session.settings.home / "locks"
+    repair_experiment(tracking, experiment, locks=locks, stamps=session.stamps, dry_run=False)
+
+
+def use_panel(order: Order, settings: Settings) -> None:
+    """The panel in this process, asked over its API; an answer that is no success ends the command."""
+    parts = make_parts(settings, make_stamps())
+    with suppress(UsageError):
+        parts.accounts.create("ann", "admin", "correct horse battery", by="driver")
+    _, secret = parts.credentials.make_token("ann", label="driver", days=1, by="driver")
+    client = TestClient(make_app(parts, dispatch=False), base_url="http://localhost/api/bench/")
+    client.headers["Authorization"] = f"Bearer {secret}"
+
+    def ask(method: str, path: str, body: object = None) -> Any:
+        answer = client.request(method, path, json=body)
+        if answer.status_code >= 300:
+            raise TipbenchError(f"{method} {path}: {answer.status_code} {answer.text}")
+        return answer.json()
+
+    with client:
+        use_route(order, ask)
+
+
+def use_route(order: Order, ask: Callable[..., Any]) -> None:
+    name = order.experiment
+    match order.command:
+        case "panel_judge":
+            sitting = ask("POST", f"judging/open/{name}", {})["sitting"]
+            if sitting is not None:
+                items = ask("GET", f"judging/take/{sitting}/{name}?n=500")["items"]
+                given = [{"item": each["item"], "scores": read_scores(each["text"])} for each in items]
+                ask("POST", f"judging/submit/{sitting}/{name}", {"verdicts": given})
+        case "panel_decide":
+            token = order.last.split()[1]
+            ask("POST", f"judging/decide/{token}/{name}", {"accept": False, "reason": "asleep"})
+        case "panel_end":
+            ask("POST", f"judging/end/{name}", {"closed": True, "reason": "enough"})
+            ask("POST", f"judging/end/{name}", {"closed": False, "reason": "go on"})
+        case "panel_force":
+            ask("POST", f"promote/{name}", {"how": "force", "arm": "new+v1", "reason": "it must be"})
+        case _:
+            ask("POST", "rollback", {"pack": order.last, "reason": "no"})

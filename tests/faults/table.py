@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from random import Random
 
 from tests.faults.driver import Command, Order, start_command
 from tests.faults.servers import Server
@@ -20,6 +21,8 @@ GIVES_UP_SECONDS = 2.0
 """How long a command waits whose request is late; every other one waits as long as the tests do."""
 FEWEST_REQUESTS = 20
 """A command with fewer has not done what the table is about."""
+SURVIVED: tuple[Fault, ...] = ("drop", "reply_lost", "late")
+"""Faults that a command bears without ending: one run may meet several."""
 ENDINGS: dict[Fault, int] = {
     "none": 0,
     "drop": 0,
@@ -86,19 +89,31 @@ class Subject:
     may_see: tuple[str, ...] = ("",)
     again: tuple[int, ...] = (0,)
     count_begun: Callable[[Bench, Case], int] = _count_nothing
+    fewest_requests: int = FEWEST_REQUESTS
+    faults: tuple[Fault, ...] = FAULTS
 
 
 @dataclass(frozen=True)
 class Strike:
-    """A row to be: the command, the fault, and where: kind of request → which of them."""
+    """A row to be: the command, the fault, and where: kind of request → which of them.
+
+    `more` strikes the same run elsewhere, with faults that a command bears.
+    """
 
     subject: Subject
     fault: Fault
     places: Mapping[str, int]
+    more: Mapping[tuple[str, int], Fault] = field(default_factory=dict[tuple[str, int], Fault])
+
+    @property
+    def is_late(self) -> bool:
+        """Whether one of its faults is that a request is late."""
+        return "late" in {self.fault, *self.more.values()}
 
     def __str__(self) -> str:
-        where = ", ".join(f"{kind} [{number}]" for kind, number in self.places.items())
-        return f"{self.subject.command}: {self.fault} at {where}"
+        where = [f"{self.fault} at {kind} [{number}]" for kind, number in self.places.items()]
+        where += [f"{fault} at {kind} [{number}]" for (kind, number), fault in self.more.items()]
+        return f"{self.subject.command}: {', '.join(where)}"
 
 
 @dataclass(frozen=True)
@@ -133,7 +148,7 @@ class Attempt:
             home=home,
             experiment=self._case.experiment,
             last=self._case.last,
-            call_seconds=GIVES_UP_SECONDS if strike.fault == "late" else PATIENCE_SECONDS,
+            call_seconds=GIVES_UP_SECONDS if strike.is_late else PATIENCE_SECONDS,
         )
         self._order.count_file.touch()
 
@@ -198,6 +213,7 @@ def run_row(bench: Bench, strike: Strike) -> Row:
             Plan(
                 fault=strike.fault,
                 places=strike.places,
+                more=strike.more,
                 late_seconds=LATE_SECONDS,
                 kill_client=attempt.kill,
             )
@@ -228,6 +244,7 @@ def run_rows_under_one_kill(bench: Bench, strikes: Sequence[Strike]) -> list[Row
                 Plan(
                     fault="kill_server",
                     places=attempt.strike.places,
+                    more=attempt.strike.more,
                     ready=lambda: _wait_at(held),
                     kill_server=lambda: _wait_at(sent),
                 )
@@ -254,7 +271,7 @@ def run_undisturbed(bench: Bench, subject: Subject) -> Row:
     """
     row = run_row(bench, Strike(subject, "none", {}))
     assert row.codes == [0], row.complaints
-    assert len(row.requests) >= FEWEST_REQUESTS, row.requests
+    assert len(row.requests) >= subject.fewest_requests, row.requests
     return row
 
 
@@ -270,7 +287,8 @@ def check_row(row: Row, undisturbed: Row) -> list[str]:
         f"the store differs from the undisturbed one: {row.facts}": row.facts != undisturbed.facts,
         f"{row.generations} generations": row.generations > undisturbed.generations + in_flight,
         # A late create comes when everything is over: nobody is there to take it away, and nobody reads it.
-        f"{row.begun} runs were left as they were begun": fault != "late" and row.begun > undisturbed.begun,
+        f"{row.begun} runs were left as they were begun": not row.strike.is_late
+        and row.begun > undisturbed.begun,
         f"one saw {row.seen}": not set(row.seen) <= set(subject.may_see),
     }
     return [f"{row.strike}: {problem}\n{row.complaints[-600:]}" for problem, wrong in found.items() if wrong]
@@ -280,7 +298,7 @@ def check_rows(rows: Sequence[Row], undisturbed: Row) -> None:
     """Every row must leave what the undisturbed command leaves, and nearly every strike must have hit."""
     wrong = [problem for row in rows for problem in check_row(row, undisturbed)]
     assert not wrong, "\n".join(wrong)
-    wanted = sum(len(row.strike.places) for row in rows)
+    wanted = sum(len(row.strike.places) + len(row.strike.more) for row in rows)
     struck = sum(len(row.struck) for row in rows)
     assert wanted > 0
     assert struck >= 0.9 * wanted, [(str(row.strike), row.struck) for row in rows]
@@ -296,6 +314,17 @@ def place_of(requests: Sequence[str], at: int) -> dict[str, int]:
     """Where a request is: its kind, and how many of them came before it."""
     kinds = [kind_of(line) for line in requests[: at + 1]]
     return {kinds[-1]: kinds.count(kinds[-1]) - 1}
+
+
+def draw_pair(row: Row, rng: Random) -> Strike:
+    """Two faults at two requests of the command that made this row; the first is one that it bears."""
+    subject = row.strike.subject
+    first, second = sorted(rng.sample(range(len(row.requests)), 2))
+    last = rng.choice(FAULTS)
+    # Who is held until others have come, too, must not give up meanwhile.
+    before = rng.choice(SURVIVED[:2] if last == "kill_server" else SURVIVED)
+    ((kind, number),) = place_of(row.requests, first).items()
+    return Strike(subject, last, place_of(row.requests, second), more={(kind, number): before})
 
 
 def take_turns(kinds: Mapping[str, int], fault: Fault) -> dict[str, int]:

@@ -5,11 +5,26 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from tests.faults.subjects import APPLY, CHAMPION, COLLECT, GATE, PROMOTE, ROLLBACK, prepare_collect
+from tests.faults.subjects import (
+    ANCHORS,
+    APPLY,
+    CHAMPION,
+    COLLECT,
+    EVERY_WORD,
+    GATE,
+    PANEL,
+    PROMOTE,
+    REPAIR,
+    ROLLBACK,
+    WORDS,
+    prepare_collect,
+)
 from tests.faults.table import (
+    SURVIVED,
     Bench,
     Case,
     Row,
@@ -18,6 +33,7 @@ from tests.faults.table import (
     begin,
     check_rows,
     count_kinds,
+    draw_pair,
     run_row,
     run_row_of_kills,
     run_rows_under_one_kill,
@@ -28,10 +44,9 @@ from tests.support.fault_proxy import Fault, Plan
 from tests.support.official import read_facts
 from tests.support.small_pack import MAX_TOKENS, write_small_pack
 
-SURVIVED: tuple[Fault, ...] = ("drop", "reply_lost", "late")
-"""Faults that a command bears without ending: one run meets them at a request of every kind."""
 INNER = (COLLECT, APPLY, PROMOTE)
 OUTER = (GATE, ROLLBACK)
+SMALL = (*WORDS, ANCHORS, REPAIR, *PANEL)
 CLAIM = "POST runs/log-batch"
 WRITES = ("POST runs/create", CLAIM, "POST runs/update")
 """Where every command is killed, whatever was struck before; the server under collect and apply."""
@@ -73,6 +88,33 @@ def test_a_command_bears_every_fault_at_every_kind_of_request(
     kinds = count_kinds(undisturbed[subject.command].requests)
     rows = [run_row(bench, Strike(subject, fault, take_turns(kinds, fault))) for fault in SURVIVED]
     check_rows(rows, undisturbed[subject.command])
+
+
+@pytest.mark.parametrize("subject", [COLLECT, APPLY], ids=names([COLLECT, APPLY]))
+def test_a_command_bears_two_faults_in_one_run(
+    bench: Bench, undisturbed: dict[str, Row], subject: Subject
+) -> None:
+    rng, expected = Random(1), undisturbed[subject.command]
+    pairs = [pair for _ in range(20) if (pair := draw_pair(expected, rng)).fault in {"drop", "kill_client"}]
+    check_rows([run_row(bench, pair) for pair in pairs[:2]], expected)
+
+
+def mix_faults(kinds: Mapping[str, int], subject: Subject) -> Strike:
+    """One run that meets a fault at a request of every kind, each in turn."""
+    places = [(kind, number - 1) for kind, number in kinds.items()]
+    (first, number), *others = places
+    more: dict[tuple[str, int], Fault] = {
+        place: SURVIVED[n % len(SURVIVED)] for n, place in enumerate(others, start=1)
+    }
+    return Strike(subject, SURVIVED[0], {first: number}, more=more)
+
+
+def test_words_bear_faults_at_every_kind_of_request_and_are_said_again_after_a_kill(bench: Bench) -> None:
+    """Retire and undo, refuse and accept, close and reopen, in one process."""
+    expected = run_undisturbed(bench, EVERY_WORD)
+    kinds = count_kinds(expected.requests)
+    rows = [run_row(bench, mix_faults(kinds, EVERY_WORD)), run_row_of_kills(bench, EVERY_WORD, WRITES[:2])]
+    check_rows(rows, expected)
 
 
 @pytest.mark.parametrize("subject", [COLLECT, APPLY], ids=names([COLLECT, APPLY]))
@@ -138,6 +180,20 @@ def test_a_collect_killed_while_real_weights_generate_is_completed_by_the_next_o
     assert len(row.struck) == 1
     assert len(keys) == len(set(keys)) == 2
     assert row.generations in {2, 3}, "nothing that was done is made again; what was under way may be"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("subject", SMALL, ids=names(SMALL))
+def test_words_anchors_repair_and_the_panel_survive_every_fault_at_every_kind_of_request(
+    bench: Bench, subject: Subject
+) -> None:
+    expected = run_undisturbed(bench, subject)
+    kinds = count_kinds(expected.requests)
+    borne: list[Fault] = [fault for fault in SURVIVED if fault in subject.faults]
+    rows = [run_row(bench, Strike(subject, fault, take_turns(kinds, fault))) for fault in borne]
+    rows += [run_row(bench, strike) for strike in strike_each(subject, kinds, "kill_client")]
+    rows += run_rows_under_one_kill(bench, strike_each(subject, kinds, "kill_server"))
+    check_rows(rows, expected)
 
 
 @pytest.mark.slow

@@ -7,10 +7,11 @@ turn. Servers are killed under a group of rows at once.
 import os
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from tests.faults.subjects import EVERY
+from tests.faults.subjects import APPLY, COLLECT, EVERY
 from tests.faults.table import (
     Bench,
     Row,
@@ -18,6 +19,7 @@ from tests.faults.table import (
     Subject,
     check_row,
     check_rows,
+    draw_pair,
     place_of,
     run_row,
     run_rows_under_one_kill,
@@ -41,6 +43,21 @@ def test_a_command_survives_every_fault_at_every_request(bench: Bench, subject: 
     check_rows(rows, expected)
 
 
+@pytest.mark.timeout(6 * 3600)
+@pytest.mark.parametrize("subject", [COLLECT, APPLY], ids=["collect", "apply"])
+def test_a_command_survives_two_faults_in_one_run(bench: Bench, subject: Subject) -> None:
+    """Random pairs; TIPBENCH_FAULT_SEED draws others."""
+    seed, number = (
+        os.environ.get("TIPBENCH_FAULT_SEED", "1"),
+        int(os.environ.get("TIPBENCH_FAULT_PAIRS", "200")),
+    )
+    print(f"{number} pairs of faults, drawn from TIPBENCH_FAULT_SEED={seed}")
+    expected = run_undisturbed(bench, subject)
+    rng = Random(f"{seed} {subject.command}")
+    strikes = [draw_pair(expected, rng) for _ in range(number)]
+    check_rows(list(run_rows(bench, strikes)), expected)
+
+
 def run_rows(bench: Bench, strikes: Sequence[Strike]) -> Generator[Row]:
     """One after the other; those that kill the server in groups."""
     yield from (run_row(bench, strike) for strike in strikes if strike.fault != "kill_server")
@@ -55,6 +72,7 @@ class Table:
     def __init__(self, expected: Row) -> None:
         self._expected = expected
         self._places = [place_of(expected.requests, at) for at in range(len(expected.requests))]
+        self._faults = expected.strike.subject.faults
         self._cells: dict[tuple[int, Fault], str] = {}
 
     def strikes(self) -> list[Strike]:
@@ -63,7 +81,7 @@ class Table:
         return [
             Strike(self._expected.strike.subject, fault, place)
             for at, place in enumerate(self._places)
-            for fault in (FAULTS[at % len(FAULTS) :][:1] if turns else FAULTS)
+            for fault in (self._faults[at % len(self._faults) :][:1] if turns else self._faults)
         ]
 
     def enter(self, row: Row) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -13,10 +14,21 @@ import pytest
 from tests.jobs.conftest import SCRIPT, AtOnce, Bench
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tipbench.clock import make_stamps
-from tipbench.errors import UsageError
+from tipbench.errors import TipbenchError, UsageError
 from tipbench.jobs.dispatcher import Dispatcher, LocalProcess
-from tipbench.jobs.records import Step
-from tipbench.jobs.store import DIED, NewJob, RepeatedDifferently, read_piece, read_progress, read_tail
+from tipbench.jobs.records import SCHEMA, Step
+from tipbench.jobs.store import (
+    DIED,
+    MAX_ALIVE,
+    NewJob,
+    RepeatedDifferently,
+    TooManyJobs,
+    open_jobs,
+    read_piece,
+    read_progress,
+    read_tail,
+)
+from tipbench.settings import Settings
 
 SLEEP = "import time; print('begun', flush=True); time.sleep(60)"
 
@@ -57,6 +69,18 @@ def test_a_step_that_fails_ends_the_job_and_says_which(bench: Bench) -> None:
     assert (found.state, found.exit_code) == ("failed", 7)
     assert "step 2 ended with exit code 7" in found.message
     assert "never" not in bench.printed(job)
+
+
+@pytest.mark.parametrize(("budget", "told"), [(None, "0.0"), (2.5, "2.5")])
+def test_a_command_of_a_job_spends_no_more_than_the_setting_says_and_else_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: float | None, told: str
+) -> None:
+    monkeypatch.delenv("TIPBENCH_JUDGE_BUDGET", raising=False)
+    settings = Settings(home=tmp_path, judge_budget=budget)
+    bench = Bench(settings, open_jobs(settings, make_stamps()))
+    job = bench.add("import os; print(os.environ['TIPBENCH_JUDGE_BUDGET'])")
+    bench.work(job)
+    assert told in bench.printed(job)
 
 
 def test_an_exit_code_that_is_an_outcome_is_no_failure(bench: Bench) -> None:
@@ -181,6 +205,15 @@ def test_what_is_queued_or_waits_is_cancelled_at_once(bench: Bench) -> None:
     assert not bench.work(queued)
 
 
+def test_what_is_cancelled_just_before_it_waits_ends(bench: Bench) -> None:
+    job = bench.add("pass", "", "pass", kind="pipeline")
+    with bench.store.database.change() as change:
+        change.execute("UPDATE jobs SET state = 'running' WHERE id = ?", (job.id,))
+    assert bench.store.cancel(job.id).state == "running", "its worker is to end it"
+    bench.store.wait(job.id)
+    assert bench.store.get(job.id).state == "cancelled"
+
+
 def test_a_killed_worker_leaves_a_job_that_is_alive_until_its_command_ends(bench: Bench) -> None:
     job = bench.add(SLEEP)
     process = in_background(bench, job.id)
@@ -245,6 +278,43 @@ def test_the_same_key_gives_the_same_job_and_another_request_is_refused(bench: B
     assert bench.store.add(new("a", by="ben")).id != first.id
     with pytest.raises(RepeatedDifferently):
         bench.store.add(new("b"))
+
+
+def test_the_queue_takes_no_more_than_it_bears(bench: Bench) -> None:
+    jobs = [bench.add("pass") for _ in range(MAX_ALIVE)]
+    with pytest.raises(TooManyJobs, match="200 jobs are queued, running or waiting"):
+        bench.add("pass")
+    bench.store.cancel(jobs[7].id)
+    assert bench.add("pass").state == "queued"
+
+
+def test_jobs_and_events_that_are_long_over_are_forgotten_with_their_folders(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, webhook_urls="http://127.0.0.1:9", webhook_secret="x" * 16)
+    bench = Bench(settings, open_jobs(settings, make_stamps()))
+    old, young, queued = bench.add("pass"), bench.add("pass"), bench.add("pass")
+    for job in (old, young):
+        bench.work(job)
+    bench.store.tell_wait(old, 3)
+    with bench.store.database.change() as change:
+        change.execute("UPDATE jobs SET ended_ms = 1 WHERE id = ?", (old.id,))
+        change.execute("UPDATE deliveries SET at_ms = 1 WHERE body LIKE ?", (f"%{old.id}%",))
+    Dispatcher(bench.store, local=AtOnce(bench), find_end=lambda _: None, count_waiting=lambda _: 0).tick()
+    assert {job.id for job in bench.store.list_jobs()} == {young.id, queued.id}
+    assert {path.name for path in bench.store.folder.iterdir() if path.is_dir()} == {young.id, queued.id}
+    with bench.store.database.read() as view:
+        events = view.execute("SELECT body FROM deliveries").fetchall()
+    assert all(old.id not in row["body"] for row in events)
+    assert any(young.id in row["body"] for row in events)
+
+
+def test_a_database_of_a_newer_tipbench_is_refused_and_left_alone(bench: Bench) -> None:
+    with bench.store.database.change() as change:
+        change.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    with pytest.raises(TipbenchError, match="written by a newer tipbench"):
+        open_jobs(bench.settings, make_stamps())
+    assert sqlite3.connect(bench.store.database.path).execute("PRAGMA user_version").fetchone() == (
+        SCHEMA + 1,
+    )
 
 
 def test_of_many_requests_at_once_with_one_key_there_is_one_job(bench: Bench) -> None:

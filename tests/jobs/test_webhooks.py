@@ -3,8 +3,10 @@
 import hmac
 import json
 import threading
+import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
@@ -12,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.conftest import AtOnce, Bench
+from tests.support.servers import serve
+from tests.support.waiting import eventually
 from tipbench.clock import make_stamps
 from tipbench.errors import UsageError
 from tipbench.jobs.dispatcher import Dispatcher
 from tipbench.jobs.store import open_jobs
+from tipbench.jobs.webhooks import Webhooks
 from tipbench.settings import Settings
 
 SECRET = "a long random secret"
@@ -33,6 +38,24 @@ class Listener(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/hook"
+
+
+class Trickle(BaseHTTPRequestHandler):
+    """Sends one byte of its answer after the other, and comes to no end."""
+
+    asked = threading.Event()
+
+    def do_POST(self) -> None:
+        self.asked.set()
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b"a")
+                time.sleep(0.02)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        return
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -123,6 +146,35 @@ def test_an_address_that_is_none_is_a_failed_delivery_like_any_other(tmp_path: P
     assert all(row["problem"] for row in rows)
 
 
+def test_a_listener_that_trickles_is_given_up_after_the_whole_time(tmp_path: Path) -> None:
+    with serve(Trickle) as url:
+        bench = open_with(tmp_path, url)
+        bench.work(bench.add("pass"))
+        outbox = replace(bench.store.outbox, webhooks=Webhooks((url,), SECRET, seconds=0.2))
+        assert outbox.deliver_due(bench.store.database) == 0
+    with bench.store.database.read() as view:
+        assert "did not answer within 0.2 s" in view.execute("SELECT problem FROM deliveries").fetchone()[0]
+
+
+def test_a_listener_that_trickles_keeps_no_job_waiting(tmp_path: Path) -> None:
+    class Fresh(Trickle):
+        asked = threading.Event()
+
+    with serve(Fresh) as url:
+        bench = open_with(tmp_path, url)
+        bench.work(bench.add("pass"))
+        dispatcher = Dispatcher(
+            bench.store, local=AtOnce(bench), find_end=lambda _: None, count_waiting=lambda _: 0
+        )
+        dispatcher.start()
+        eventually(Fresh.asked.is_set, "the listener is told of the job's end")
+        dead = bench.add("pass")
+        with bench.store.database.change() as change:
+            change.execute("UPDATE jobs SET state = 'running' WHERE id = ?", (dead.id,))
+        eventually(lambda: bench.store.get(dead.id).state == "failed", "somebody looks after the jobs")
+        dispatcher.stop()
+
+
 def test_candidates_that_begin_to_wait_for_a_lazy_judge_are_told_once(tmp_path: Path) -> None:
     with listen([]) as listener:
         bench = open_with(tmp_path, listener.url)
@@ -142,6 +194,7 @@ def test_candidates_that_begin_to_wait_for_a_lazy_judge_are_told_once(tmp_path: 
             )
             for _ in range(3):
                 dispatcher.tick()
+            bench.store.outbox.deliver_due(bench.store.database)
 
         bench.store.tell_wait(nobody, 0)
         dispatch()

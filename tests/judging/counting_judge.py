@@ -36,7 +36,7 @@ class Kill:
 @dataclass
 class CountingJudge:
     """What was asked of it. `say` makes a reply of the text; `strike` kills who asks;
-    the next `busy` calls are turned away."""
+    the next `busy` calls are turned away; `claims` is what it says of its tokens instead of the truth."""
 
     url: str = ""
     questions: list[str] = field(default_factory=list[str])
@@ -44,6 +44,7 @@ class CountingJudge:
     say: Callable[[str], str] = field(default_factory=lambda: fair_reply)
     kill: Kill | None = None
     busy: int = 0
+    claims: int | None = None
     strike: Callable[[], None] = field(default_factory=lambda: _nobody)
     gate: threading.Lock = field(default_factory=threading.Lock)
 
@@ -127,6 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         question = body["messages"][0]["content"]
         usage = {"prompt_tokens": count_tokens(question), "completion_tokens": OUTPUT_TOKENS}
+        if self.owner.claims is not None:
+            usage = dict.fromkeys(usage, self.owner.claims)
 
         def send(reply: str) -> None:
             choice = {"message": {"role": "assistant", "content": reply}, "finish_reason": "stop"}

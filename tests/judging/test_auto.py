@@ -170,6 +170,16 @@ def test_a_budget_is_never_overdrawn_and_a_higher_one_goes_on(
     assert outcome["spent"]["usd"] == pytest.approx(judge.spent_usd)
 
 
+def test_a_server_that_counts_below_zero_makes_no_budget_grow(
+    cli: Cli, collected: str, judge: CountingJudge
+) -> None:
+    judge.claims, budget = -1_000_000, 25.0
+    outcome = cli(*auto(collected, "--budget", str(budget)))
+    assert outcome.code in {1, 4}
+    assert 0 < judge.spent_usd <= budget
+    assert "below zero" in cli(*auto(collected, "--budget", "1000")).err
+
+
 def test_a_call_that_is_turned_away_is_made_again_and_counted(
     cli: Cli, collected: str, judge: CountingJudge
 ) -> None:
@@ -183,6 +193,16 @@ def test_a_call_that_is_turned_away_is_made_again_and_counted(
     )
     # Nobody knows what it cost, so all that was reserved counts.
     assert outcome["spent"]["usd"] > judge.spent_usd
+
+
+def test_without_the_option_the_budget_is_the_settings(
+    cli: Cli, collected: str, judge: CountingJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIPBENCH_JUDGE_BUDGET", "0")
+    poor = cli(*auto(collected))
+    assert (poor.code, judge.questions) == (4, [])
+    assert "the budget of 0 USD does not last" in poor.err
+    assert cli.ok(*auto(collected, "--budget", "1000")).json()["judged"] > 0
 
 
 def test_a_budget_needs_a_price(

@@ -111,9 +111,8 @@ def test_a_real_small_model_holds_the_format_is_found_uninformative_and_changes_
     assert "metrics.composite" not in cell
 
 
-@pytest.mark.parametrize(
-    "way", ["openai:smollm2", pytest.param("litellm:openai/smollm2", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["openai:smollm2", "litellm:openai/smollm2"])
 def test_the_same_model_behind_a_compatible_url(
     cli: Cli, hopeless: Bench, models_folder: Path, mlflow_url: str, way: str
 ) -> None:

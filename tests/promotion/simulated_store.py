@@ -30,7 +30,8 @@ from tipbench.stats import Score
 from tipbench.tracking import Tracking
 
 CODE = re.compile(r"page (\d+)")
-SCENARIOS = 8
+MOST_SCENARIOS = 8
+"""Texts are numbered as if there were so many."""
 
 
 def numbering_engine(cells: Sequence[Cell]) -> ScriptedEngine:
@@ -39,7 +40,7 @@ def numbering_engine(cells: Sequence[Cell]) -> ScriptedEngine:
     texts = list(dict.fromkeys(cell.text for cell in cells))
 
     def write(model: str, prompt: str, rng: Random) -> str:
-        first = (models.index(model) * SCENARIOS + texts.index(prompt)) * CANDIDATES
+        first = (models.index(model) * MOST_SCENARIOS + texts.index(prompt)) * CANDIDATES
         return "\n".join(
             f"{n + 1}. Read page {first + n} of the report before lunch." for n in range(CANDIDATES)
         )
@@ -53,7 +54,7 @@ def key_of(text: str) -> Key | None:
     if found is None or text in REFERENCES:
         return None
     cell, candidate = divmod(int(found[1]), CANDIDATES)
-    return (*divmod(cell, SCENARIOS), candidate)
+    return (*divmod(cell, MOST_SCENARIOS), candidate)
 
 
 @dataclass
@@ -69,7 +70,7 @@ class StoredCampaign:
     sections: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        self.pack: Pack = make_pack(f"pack-{self.experiment}", scenarios=SCENARIOS)
+        self.pack: Pack = make_pack(f"pack-{self.experiment}", scenarios=self.campaign.setting.scenarios)
         self.judging = Judging(self.tracking, self.stamps, self.home / "locks", gate=self.settings)
 
     def collect(self) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ from fastapi.testclient import TestClient
 
 from tests.policies.stores import no_file_above
 from tests.serving.serving_app import ASK, POLICY_PATHS, PROFILE, TIPS, open_client
+from tests.support.rights import open_to_others
+from tipbench.errors import TipbenchError
 from tipbench.policies.events import ProfileFeatures
+from tipbench.policies.serving.app import read_token
 from tipbench.policies.serving.signals import read_signals
 from tipbench.policies.serving.tips import ActiveFile, ActivePolicy, StoredTip, read_tips, write_tips
 
@@ -148,6 +152,28 @@ def test_health_needs_no_token_and_metrics_do(client: TestClient) -> None:
     assert "tipbench_policy_shadow_dropped 0.0" in text
 
 
+def test_what_can_be_asked_is_told_to_those_with_the_token(client: TestClient) -> None:
+    assert client.get("/openapi.json", headers={"Authorization": ""}).status_code == 401
+    assert "/score/{family}/{version}" in client.get("/openapi.json").json()["paths"]
+
+
+def test_no_get_changes_what_is_stored(tmp_path: Path) -> None:
+    def dump() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    with open_client(tmp_path) as client:
+        client.post("/score/egreedy/v1", json=ASK)
+        before = dump()
+        described = client.get("/openapi.json").json()["paths"]
+        readers = [path for path, methods in described.items() if "get" in methods]
+        assert {"/health", "/metrics", "/stats/{family}/{version}"} <= set(readers)
+        for path in readers:
+            place = path.replace("{family}", "egreedy").replace("{version}", "v1")
+            for user in ("ann", "a stranger"):
+                assert client.get(place, params={"user": user}).status_code == 200, path
+        assert dump() == before
+
+
 def changed(**changes: object) -> bytes:
     return json.dumps(ASK | changes).encode()
 
@@ -254,3 +280,21 @@ def test_files_of_tips_are_checked_line_by_line(tmp_path: Path) -> None:
     write_tips(path, [CHAMPIONS[0], CHAMPIONS[0]])
     with pytest.raises(UsageError, match="line 2: a second tip 'c1'"):
         read_tips(path)
+
+
+def test_a_token_is_made_once_and_whole_or_not_at_all(tmp_path: Path) -> None:
+    with no_file_above(10), pytest.raises(OSError, match="File too large"):
+        read_token(tmp_path)
+    assert not (tmp_path / "token").exists()
+    with ThreadPoolExecutor(8) as pool:
+        tokens = set(pool.map(read_token, [tmp_path] * 8))
+    assert tokens == {(tmp_path / "token").read_text().strip()}
+    assert open_to_others(tmp_path) == []
+
+
+@pytest.mark.parametrize("text", ["", "\n", "short", "with a blank, long enough", "größer als sechzehn"])
+def test_a_file_that_holds_no_token_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "token").write_text(text, encoding="utf-8")
+    with pytest.raises(TipbenchError, match="holds no token") as caught:
+        read_token(tmp_path)
+    assert "Remove the file" in caught.value.hint

@@ -35,7 +35,17 @@ def serve(tips: Path) -> Generator[Ask]:
     port = free_port()
     command = [
         *(sys.executable, "-m", "tipbench", "policies", "serve", "--host", HOST, "--port", str(port)),
-        *("--active", "linucb", "--shadows", "egreedy-v2-shadow", "--tips", str(tips), "--seed", str(SEED)),
+        *(
+            "--expose",
+            "--active",
+            "linucb",
+            "--shadows",
+            "egreedy-v2-shadow",
+            "--tips",
+            str(tips),
+            "--seed",
+            str(SEED),
+        ),
     ]
     environ = os.environ | {"TIPBENCH_POLICIES_TOKEN": TOKEN}
     with (
@@ -89,6 +99,12 @@ def test_a_policy_that_is_none_is_refused_before_anything_is_served(
 ) -> None:
     refused = cli("policies", "serve", *given)
     assert (refused.code, says in refused.err) == (2, True), refused.err
+
+
+def test_an_address_that_others_can_reach_is_served_only_when_it_is_meant(cli: Cli) -> None:
+    refused = cli("policies", "serve", "--host", "0.0.0.0")
+    assert (refused.code, "needs --expose" in refused.err) == (2, True), refused.err
+    assert not (cli.home / "policies").exists()
 
 
 def test_another_store_is_verified_where_it_is_named(cli: Cli) -> None:

@@ -1,12 +1,17 @@
-"""Whom Python processes talk to: a hook writes every address down, in a process and in all its children."""
+"""Whom processes talk to: in Python a hook writes every address down, in a process and in all its children.
+
+Where strace is, it records the system calls beside that: also of what is not written in Python.
+"""
 
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.support.system_calls import STRACE, Call, read_calls, traced
 
 RECORDER = """
 import json, os, sys
@@ -31,6 +36,9 @@ write("started", sys.orig_argv)
 sys.addaudithook(record)
 """
 HOSTS = {"127.0.0.1", "::1", "localhost"}
+SENDING = {"connect", "sendto", "sendmsg", "sendmmsg"}
+STARTING = {"clone", "clone3", "fork", "vfork"}
+ADDRESS = re.compile(r'sin6?_port=htons\((\d+)\).*?(?:inet_addr\(|AF_INET6, )"([^"]+)"')
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,25 @@ class Connections:
         kept = {key: value for key, value in before.items() if not SWITCHES.match(key)}
         path = os.pathsep.join(filter(None, (str(self.folder), before.get("PYTHONPATH", ""))))
         return kept | {"PYTHONPATH": path, "RECORD_CONNECTIONS": str(self.folder / "record")}
+
+    def traced(self, command: Sequence[str]) -> list[str]:
+        """The command with its system calls recorded, if that can be done here."""
+        calls = ",".join(sorted({*SENDING, *STARTING, "execve"}))
+        return traced(command, self.folder / "calls", calls) if STRACE else list(command)
+
+    def reached(self) -> set[tuple[str, str]]:
+        """Who sent something where, by the system calls: the program, and an address of whatever network."""
+        calls = list(read_calls(self.folder / "calls")) if STRACE else []
+        makers = {call.result: call.thread for call in calls if call.name in STARTING}
+        programs: dict[str, str] = {}
+        found: set[tuple[str, str]] = set()
+        for call in calls:
+            if call.name == "execve" and call.result == "0":
+                programs[call.thread] = call.arguments
+            elif call.name in SENDING:
+                program = _program(call, makers, programs)
+                found |= {(program, host) for _, host in ADDRESS.findall(call.arguments)}
+        return found
 
     def started(self) -> list[list[str]]:
         """The command line of every process that was watched."""
@@ -63,6 +90,14 @@ class Connections:
 
     def _read(self) -> list[Any]:
         return [json.loads(line) for line in (self.folder / "record").read_text().splitlines()]
+
+
+def _program(call: Call, makers: Mapping[str, str], programs: Mapping[str, str]) -> str:
+    """What the thread runs: started by itself, or by the one that made it."""
+    thread = call.thread
+    while thread not in programs and thread in makers:
+        thread = makers[thread]
+    return programs.get(thread, "")
 
 
 SWITCHES = re.compile(

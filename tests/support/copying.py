@@ -73,6 +73,10 @@ class ServerData:
                 f"UPDATE experiments SET lifecycle_stage = 'deleted' WHERE {rule}", (newest, *SHARED)
             )
 
+    def delete_experiment(self, name: str) -> None:
+        with self.database() as database:
+            database.execute("UPDATE experiments SET lifecycle_stage = 'deleted' WHERE name = ?", (name,))
+
 
 def own_server() -> ServerData:
     """Of this process's MLflow server; under pytest-xdist each worker has one."""

@@ -40,7 +40,8 @@ class Plan:
     late: forwarded `late_seconds` after it came, when the client has given up.
     kill_client: forwarded, and the client killed before the reply. kill_server: sent on, and the server
     killed while it works on it; `ready` is called before it is sent. `only` narrows the count to calls whose
-    "METHOD path" contains it. With `places` one request of each kind is struck instead: kind → its number.
+    "METHOD path" contains it. With `places` one request of each kind is struck instead: kind → its number;
+    `more` has other faults for other requests of the same run: (kind, number) → fault.
     """
 
     fault: Fault = "none"
@@ -51,6 +52,7 @@ class Plan:
     ready: Callable[[], None] = _nobody
     only: str = ""
     places: Mapping[str, int] = field(default_factory=dict[str, int])
+    more: "Mapping[tuple[str, int], Fault]" = field(default_factory=dict["tuple[str, int]", Fault])
 
 
 class Meeting:
@@ -148,10 +150,10 @@ class FaultProxy:
                 return "none"
             number = self._counted[kind]
             self._counted[kind] += 1
-            if number != at:
-                return "none"
-            self.struck.append(line)
-            return self.plan.fault
+            fault = self.plan.fault if number == at else self.plan.more.get((kind, number), "none")
+            if number == at or fault != "none":
+                self.struck.append(line)
+            return fault
 
     def send_late(self, request: "Passing") -> None:
         """Forwards the request when the client has given up."""

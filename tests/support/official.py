@@ -65,7 +65,12 @@ def _read_run(client: MlflowClient, run: Run) -> dict[str, Any]:
         "status": run.info.status,
         "tags": {name: run.data.tags[name] for name in TAGS if name in run.data.tags},
         "metrics": {k: round(v, 9) for k, v in sorted(run.data.metrics.items()) if k not in MEASURED},
-        "params": {k: v for k, v in sorted(run.data.params.items()) if k != "closed"},
+        "params": {
+            # Of a word what is said: its id, its time and the token of a sitting are others every time.
+            k: {**json.loads(v)["said"], "sitting": ""} if k.startswith("word:") else v
+            for k, v in sorted(run.data.params.items())
+            if k not in {"closed", "closed_ms"}
+        },
         "verdicts": sorted(
             json.dumps({k: v for k, v in verdict.items() if k != "block"}, sort_keys=True)
             for name, value in run.data.tags.items()

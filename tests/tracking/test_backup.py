@@ -22,10 +22,16 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner
 
+from tests.policies.stores import decided
+from tests.support.rights import open_to_others
 from tests.support.waiting import eventually
 from tests.tracking.writing import TEXTS, make_write
 from tipbench.cli.mlflow import command
 from tipbench.errors import BackupError, NewerSchema, TipbenchError, TrackingError, UsageError
+from tipbench.files import hold_lock
+from tipbench.jobs.dispatcher import LOCK
+from tipbench.jobs.records import Database
+from tipbench.policies.stores.file import FileStore, find_differences
 from tipbench.tracking import Experiment, Run, Tracking
 from tipbench.tracking.client import Pace, Rest
 from tipbench.tracking.journal import Event, Journal, count_waiting, journal_folder
@@ -91,8 +97,36 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Saved]:
             tracking.deliver(make_write(experiment))
         runs = tracking.read_runs(experiment)
         attempt = leave_in_journal(home, server.server_id, tracking, "saved")
+    say(home, "saved")
+    store = FileStore(home / STATE)
+    for n in range(3):
+        store.decide(decided(str(n)))
+    store.close()
     yield Saved(home, "saved", runs, home.parent / "saved.tar.gz", attempt)
     managed.stop()
+
+
+STATE = "policies/state"
+
+
+def say(home: Path, word: str) -> None:
+    """Something in the database of users and jobs."""
+    with Database(home / "admin.db", "CREATE TABLE IF NOT EXISTS words (word)").change() as change:
+        change.execute("INSERT INTO words VALUES (?)", (word,))
+
+
+def said(database: Path) -> list[str]:
+    with closing(sqlite3.connect(database)) as opened:
+        return [word for (word,) in opened.execute("SELECT word FROM words")]
+
+
+def count_decisions(home: Path) -> int:
+    store = FileStore(home / STATE)
+    try:
+        assert find_differences(store)[1] == store.problems == []
+        return store.read("ann", "egreedy-v1").decisions
+    finally:
+        store.close()
 
 
 def write_until(done: threading.Event, tracking: Tracking, *, experiment: str, through: list[str]) -> None:
@@ -140,6 +174,8 @@ def home(backup: Path, tmp_path: Path) -> Path:
     restore(folder, backup)
     shutil.rmtree(managed_folder(folder) / "artifacts")
     (managed_folder(folder) / "mark").write_text("old")
+    say(folder, "old")
+    (folder / "policies" / "mark").write_text("old")
     return folder
 
 
@@ -296,6 +332,57 @@ def test_restored_data_is_what_was_saved_and_the_way_back_is_told(saved: Saved, 
     assert file.server_id == old.server_id
 
 
+def test_users_and_policies_are_restored_and_who_serves_them_is_not_disturbed(
+    backup: Path, home: Path, tmp_path: Path
+) -> None:
+    store = FileStore(home / STATE)
+    with pytest.raises(BackupError, match="running `tipbench policies serve`"):
+        restore(home, backup)
+    store.close()
+    with hold_lock(home / "jobs" / LOCK), pytest.raises(BackupError, match="running `tipbench serve`"):
+        restore(home, backup)
+    assert is_old(home)
+    aside = restore(home, backup)
+    assert aside is not None
+    check_beside(home)
+    assert open_to_others(managed_folder(home)) == open_to_others(home / "policies") == []
+    # The way back: what is put aside brings its own with it.
+    managed_folder(home).rename(home / "mlflow-restored")
+    aside.rename(managed_folder(home))
+    told = CliRunner().invoke(command, ["backup", str(tmp_path / "b.tar.gz"), "--home", str(home)])
+    assert "in it too, of the data folder: admin.db, policies" in told.output
+    assert said(home / "admin.db") == ["saved", "old"]
+    assert (home / "policies" / "mark").exists()
+
+
+def test_a_policy_that_learns_while_a_backup_is_made_is_whole_in_it(tmp_path: Path) -> None:
+    """Decisions come in before each file is copied: log, states and checkpoint fit together all the same."""
+    home = make_small_home(tmp_path / "home")
+    store = FileStore(home / STATE, kept_states=1, segment_bytes=500)
+    store.decide(decided("first"))
+    store.checkpoint()
+    told: list[str] = []
+    is_listening = True
+
+    def learn(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal is_listening
+        if is_listening and event == "open" and "/policies/" in str(arguments[0]) and arguments[1] == "r":
+            is_listening = False
+            for user in ("ann", "bo"):
+                told.append(user)
+                store.decide(decided(f"busy {len(told)}", user=user))
+            store.checkpoint()
+            is_listening = True
+
+    sys.addaudithook(learn)
+    back_up(home, tmp_path / "b.tar.gz", now=NOW)
+    is_listening = False
+    store.close()
+    restore(tmp_path / "new", tmp_path / "b.tar.gz")
+    assert len(told) > 4
+    assert count_decisions(tmp_path / "new") > 2
+
+
 def test_a_restore_elsewhere_needs_no_data_there(backup: Path, tmp_path: Path) -> None:
     told = CliRunner().invoke(command, ["restore", str(backup), "--home", str(tmp_path / "new")])
     assert told.exit_code == 0, told.output
@@ -303,10 +390,8 @@ def test_a_restore_elsewhere_needs_no_data_there(backup: Path, tmp_path: Path) -
     assert (managed_folder(tmp_path / "new") / "mlflow.db").exists()
 
 
-@pytest.fixture(scope="module")
-def small_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A backup small enough to damage every byte of it."""
-    home = tmp_path_factory.mktemp("small")
+def make_small_home(home: Path) -> Path:
+    """With a database as MLflow's, and one text."""
     folder = managed_folder(home)
     (folder / "artifacts").mkdir(parents=True)
     (folder / "artifacts" / "raw.txt").write_text("a tip")
@@ -314,6 +399,13 @@ def small_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         database.execute("CREATE TABLE alembic_version (version_num)")
         database.execute("CREATE TABLE experiments (lifecycle_stage)")
         database.execute("CREATE TABLE runs (lifecycle_stage)")
+    return home
+
+
+@pytest.fixture(scope="module")
+def small_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A backup small enough to damage every byte of it."""
+    home = make_small_home(tmp_path_factory.mktemp("small"))
     back_up(home, home / "backup.tar.gz", now=NOW)
     return (home / "backup.tar.gz").read_bytes()
 
@@ -397,6 +489,31 @@ def test_a_member_more_or_less_is_found(backup: Path, home: Path, tmp_path: Path
     with pytest.raises(BackupError, match="are not what they were"):
         restore(home, rewrite(backup, tmp_path / "less.tar.gz", drop))
     assert is_old(home)
+
+
+def test_a_manifest_or_a_header_of_any_size_is_refused_unread(small_backup: bytes, tmp_path: Path) -> None:
+    def pad(info: tarfile.TarInfo, data: bytes) -> bytes:
+        return data + b" " * 70_000_000 if info.name == "manifest.json" else data
+
+    (tmp_path / "sound").write_bytes(small_backup)
+    with pytest.raises(BackupError, match="its manifest would be 70"):
+        check_archive(rewrite(tmp_path / "sound", tmp_path / "padded", pad))
+    with tarfile.open(tmp_path / "long", "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("artifacts/" + "a" * 2_000_000))
+    with pytest.raises(BackupError, match="a header in it is too long"):
+        check_archive(tmp_path / "long")
+
+
+def test_the_room_that_is_needed_is_what_a_backup_holds_whatever_it_says(
+    small_backup: bytes, tmp_path: Path
+) -> None:
+    def understate(info: tarfile.TarInfo, data: bytes) -> bytes:
+        told = json.loads(data) | {"size_bytes": 1} if info.name == "manifest.json" else None
+        return json.dumps(told).encode() if told else data
+
+    (tmp_path / "sound").write_bytes(small_backup)
+    lying = rewrite(tmp_path / "sound", tmp_path / "lying", understate)
+    assert check_archive(lying).size_bytes == check_archive(tmp_path / "sound").size_bytes > 10_000
 
 
 def test_a_newer_schema_is_refused(backup: Path, home: Path, tmp_path: Path) -> None:
@@ -487,6 +604,7 @@ def test_a_restore_that_is_killed_anywhere_leaves_the_old_or_the_new(
         restore(case, backup)
         assert not is_old(case)
         assert sum((aside / "mark").exists() for aside in case.glob("mlflow-before-*")) == 1
+        check_beside(case)
         servers = [read_server_file(folder) for folder in case.glob("mlflow*/")]
         expected = {managed_name(server.server_id): waiting for server in servers if server}
         assert count_waiting(case / "journal") == expected, "no journal is lost, none has no server"
@@ -497,6 +615,14 @@ def test_a_restore_that_is_killed_anywhere_leaves_the_old_or_the_new(
     assert states == (["old", between, "new"] if step == 1 else ["old", "new"])
 
 
+def check_beside(home: Path) -> None:
+    """What was saved is in place, and what was there before is kept in one place."""
+    assert (said(home / "admin.db"), count_decisions(home)) == (["saved"], 3)
+    assert not (home / "policies" / "mark").exists()
+    (old,) = home.glob("mlflow-before-*/policies/mark")
+    assert said(old.parents[1] / "admin.db") == ["saved", "old"]
+
+
 def look_at(home: Path, whole: set[str]) -> str:
     """What is in place after a restore was killed; all of it is there."""
     folder = managed_folder(home)
@@ -505,7 +631,11 @@ def look_at(home: Path, whole: set[str]) -> str:
     state = "new"
     if not folder.exists():
         folder, state = home / "mlflow.restored", "next command finishes it"
-    assert whole <= {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    roots = (folder, home)
+    there = {
+        path.relative_to(root).as_posix() for root in roots for path in root.rglob("*") if path.is_file()
+    }
+    assert whole <= there
     return state
 
 

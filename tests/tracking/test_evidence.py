@@ -6,10 +6,13 @@ from tests.judging.cells import make_cell
 from tests.ranking.evidence import make_sitting, make_verdict
 from tipbench.bench.cells import pack_verdicts
 from tipbench.bench.evidence import read_evidence
-from tipbench.bench.sittings import ClosedSitting, close_hash
+from tipbench.bench.sittings import ClosedSitting, StoredDrift, close_hash
 from tipbench.tracking.runs import Run
 
 SLOT = 0
+DRIFT = StoredDrift(
+    offset=0.0, se=0.0, correction=0.0, slope=None, alarms=(), anchors=0, exact=False, unanchored=True
+)
 CLOSED = ClosedSitting(submissions=(1,), blocks=(0,))
 
 
@@ -19,6 +22,7 @@ def cell_run(run_id: str, *sittings: str) -> Run:
     tags = {
         "tipbench.kind": "cell",
         "tipbench.state": "complete",
+        "tipbench.key": cell.facts.key,
         "tipbench.facts": cell.facts.model_dump_json(),
     }
     for token in sittings:
@@ -36,6 +40,8 @@ def sitting_run(token: str, *, handed_out_ms: int, closed_ms: int) -> Run:
         "tipbench.facts": made.facts.model_dump_json(),
         "tipbench.closed": CLOSED.model_dump_json(),
         "tipbench.closed_ms": str(closed_ms),
+        "tipbench.drift": DRIFT.model_dump_json(),
+        "submission:1": "",
     }
     params = {"judged_by": "anna", "closed": close_hash(CLOSED)}
     return made.run.model_copy(update={"start_time": handed_out_ms, "tags": tags, "params": params})

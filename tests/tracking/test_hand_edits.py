@@ -107,17 +107,36 @@ def test_after_every_edit_by_hand_compare_and_status_say_what_they_say_fresh(
         board = compared
 
 
-def test_a_cell_without_its_facts_is_named(cli: Cli, tracking: Tracking, experiment: Experiment) -> None:
+def test_a_cell_without_its_facts_is_named_and_the_others_are_compared(
+    cli: Cli, tracking: Tracking, experiment: Experiment
+) -> None:
     collect_big(tracking, cells=make_cells(make_pack(1, prompts=1), models=2), experiment=experiment.name)
     cell = next(run for run in tracking.read_runs(experiment) if "tipbench.key" in run.tags)
     client = MlflowClient(tracking_uri=tracking.url)
     client.set_tag(cell.run_id, "tipbench.facts", "{}")
-    outcome = cli("compare", "--experiment", experiment.name)
-    assert outcome.code == 1
-    assert f"cell {cell.run_id} is missing or broken" in outcome.err
+    damaged = cli("compare", "--experiment", experiment.name, "--json").json()
+    assert f"damaged, not counted: cell {cell.run_id}, 'tipbench.facts'" in damaged["remarks"][0]
     client.delete_run(cell.run_id)
     without = cli("compare", "--experiment", experiment.name, "--json")
     assert (without.code, len(without.json()["standings"])) == (4, 1), "nothing is judged, one arm is left"
+    assert without.json()["standings"] == damaged["standings"]
+
+
+ODD = {"submission:note": "read me", "submission:": "", "tipbench.drift": "{", "tipbench.closed_ms": "soon"}
+
+
+@pytest.mark.parametrize(("tag", "text"), ODD.items(), ids=ODD)
+def test_one_odd_tag_on_one_sitting_stops_no_command_and_is_named(
+    cli: Cli, judged: str, tracking: Tracking, tag: str, text: str
+) -> None:
+    runs = tracking.read_runs(tracking.find_experiment(judged))
+    sitting = next(run for run in runs if run.tags["tipbench.kind"] == "sitting")
+    MlflowClient(tracking_uri=tracking.url).set_tag(sitting.run_id, tag, text)
+    named = f"sitting {sitting.run_id}, {tag!r}"
+    assert named in str(cli("compare", "--experiment", judged, "--json").json()["remarks"])
+    assert named in str(cli("judge", "status", "--experiment", judged, "--json").json()["damaged"])
+    assert named in cli.ok("judge", "judges", "--experiment", judged).out
+    assert named in cli.ok("mlflow", "repair", "--dry-run", "--experiment", judged).out
 
 
 def edit_artifact(tracking: Tracking, run: Run, file: str, old: str, new: str) -> None:

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from tests.support.connections import HOSTS, Connections
 from tests.support.fault_proxy import FaultProxy, Plan
 from tests.support.ports import free_port
+from tests.support.rights import open_to_others
 from tests.support.waiting import PATIENCE_SECONDS
 from tests.tracking.writing import impatient, make_write
 from tipbench.cli.mlflow import command
@@ -99,6 +100,7 @@ def test_what_is_stored_there_is_in_the_data_folder(home: Path, url: str, experi
         tracking.deliver(make_write(experiment))
         assert "(as set)" in tracking.description
     assert list((home / "mlflow" / "artifacts").rglob("candidates.json"))
+    assert open_to_others(home) == []
 
 
 def test_the_server_talks_to_nobody_outside_this_machine(

@@ -99,3 +99,13 @@ def test_of_two_answers_the_later_looks_later_within_a_second_of_the_server(coun
         counted.search()
         times.append(counted.rest.read_clock())
     assert times == sorted(set(times))
+
+
+def test_between_answers_it_goes_on_with_the_steady_clock_and_never_back(counted: Counted) -> None:
+    counted.search()
+    told = counted.rest.now_ms
+    counted.clocks.pass_by(2.0)
+    counted.clocks.wall += 3600.0
+    assert counted.rest.now_ms == told + 2_000, "whoever sets this machine's clock does not set the server's"
+    counted.search()
+    assert counted.rest.now_ms >= told + 2_000, "its header was up to two seconds behind"

@@ -10,6 +10,8 @@ Conf = Mapping[str, Any]
 
 MLFLOW_URL = "http://localhost:5000"
 OLLAMA_URL = "http://localhost:11434"
+REMOTE = ("litellm:", "openai:")
+"""How the names of judges begin that may cost money."""
 TEXT = r"^[^\x00]*[^\x00\s][^\x00]*$"
 
 KEYS: dict[str, dict[str, Any]] = {
@@ -102,6 +104,13 @@ KEYS: dict[str, dict[str, Any]] = {
         "maxLength": 250,
         "description": "An automatic judge beside the other one; empty: none",
     },
+    "judge_budget": {
+        "default": None,
+        "type": ["null", "number"],
+        "minimum": 0,
+        "description": "US dollars for the automatic judge, at most the worker's own TIPBENCH_JUDGE_BUDGET; "
+        "empty: all of that",
+    },
     "judge_agent": {
         "default": False,
         "type": "boolean",
@@ -133,10 +142,12 @@ def check_conf(conf: Conf, environ: Mapping[str, str]) -> None:
     if unknown:
         raise ConfRefused(f"unknown keys {', '.join(unknown)}; known: {', '.join(KEYS)}")
     for name in split_models(conf["models"]):
-        if name.startswith(("/", ".", "~")) or name.lower().endswith(".gguf"):
+        if is_file(name):
             raise ConfRefused(f"models: {name!r} is a file; give names from `tipbench models`")
     if conf["judge_kind"] == "haiku" and not conf["judge_model"]:
         raise ConfRefused("judge_kind: 'haiku' waits for an automatic judge; name it in judge_model")
+    if conf["judge_model"]:
+        judge_arguments(conf, environ)
     mlflow_arguments(conf, environ)
     ollama_arguments(conf, environ)
 
@@ -213,6 +224,38 @@ def ollama_arguments(conf: Conf, environ: Mapping[str, str]) -> list[str]:
     allowed = [environ.get("TIPBENCH_OLLAMA_URL", ""), *environ.get("TIPBENCH_OLLAMA_URLS", "").split(",")]
     _check_origin("ollama_url", asked, allowed)
     return [f"--ollama-url={asked}"]
+
+
+def judge_arguments(conf: Conf, environ: Mapping[str, str]) -> list[str]:
+    """Which automatic judge, and what it may cost: nothing, unless the workers have a budget.
+
+    Raises:
+        ConfRefused: it is not one that was configured, or would cost more than that.
+    """
+    name, own = conf["judge_model"], environ.get("TIPBENCH_JUDGE_MODEL", "")
+    listed = [each.strip() for each in environ.get("TIPBENCH_JUDGE_MODELS", "").split(",") if each.strip()]
+    elsewhere = name.startswith(REMOTE)
+    if name not in (listed or [own]) and (listed or elsewhere or is_file(name)):
+        raise ConfRefused(f"judge_model: {name!r} is not configured; add it to TIPBENCH_JUDGE_MODELS")
+    ceiling = _read_number(environ, "TIPBENCH_JUDGE_BUDGET")
+    budget = ceiling if conf["judge_budget"] is None else conf["judge_budget"]
+    if not 0 <= budget <= ceiling:  # not a number is neither
+        raise ConfRefused(f"judge_budget: {budget:g} is more than the workers' {ceiling:g} USD")
+    if elsewhere and not budget:
+        raise ConfRefused(f"judge_model: {name!r} may cost money; set TIPBENCH_JUDGE_BUDGET, in US dollars")
+    return [f"--judge-model={name}", f"--budget={budget}"]
+
+
+def _read_number(environ: Mapping[str, str], variable: str) -> float:
+    try:
+        return float(environ.get(variable) or 0)
+    except ValueError:
+        raise ConfRefused(f"{variable}: {environ[variable]!r} is not a number") from None
+
+
+def is_file(name: str) -> bool:
+    """Whether a model's name is the path of its weights."""
+    return name.startswith(("/", ".", "~")) or name.lower().endswith(".gguf")
 
 
 def _check_origin(key: str, url: str, allowed: list[str]) -> None:

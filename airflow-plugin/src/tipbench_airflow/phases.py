@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from tipbench_airflow.command import ANSWERS, Answer, run_tipbench
-from tipbench_airflow.conf import Conf, bench, collect_arguments, content_options, part_name
+from tipbench_airflow.conf import (
+    Conf,
+    bench,
+    collect_arguments,
+    content_options,
+    judge_arguments,
+    part_name,
+)
 
 
 def check_fits(conf: Conf) -> None:
@@ -47,7 +54,7 @@ def export_sheet(conf: Conf, *, run_id: str) -> str | None:
 
 def judge_automatically(conf: Conf) -> dict[str, Any]:
     """The automatic judge. One that may not judge (3) or may spend no more (4) has answered."""
-    arguments = ("judge", "--auto", f"--judge-model={conf['judge_model']}", "--json")
+    arguments = ("judge", "--auto", *judge_arguments(conf, os.environ), "--json")
     return _answer(run_tipbench(*arguments, *bench(conf, os.environ), passing=ANSWERS))
 
 

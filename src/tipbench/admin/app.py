@@ -8,13 +8,15 @@ from urllib.parse import urlsplit
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.staticfiles import StaticFiles
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from tipbench import __version__
 from tipbench.admin import bench, failures, jobs, judging, people, promotion
-from tipbench.admin.access import LOOPBACK, Server, Shield, SignInFirst
+from tipbench.admin.access import LOOPBACK, Server, Shield, SignInFirst, Viewer
 from tipbench.admin.deps import Parts, make_parts
 from tipbench.admin.panel import HERE, answer_problem, send_to_sign_in
 from tipbench.clock import make_stamps
@@ -25,6 +27,7 @@ from tipbench.records import Record
 from tipbench.settings import read_settings
 
 PUBLIC_URL, HOSTS, DEMO = "TIPBENCH_SERVE_PUBLIC_URL", "TIPBENCH_SERVE_HOSTS", "TIPBENCH_SERVE_DEMO"
+PROXIES = "TIPBENCH_SERVE_PROXIES"
 """How `tipbench serve` tells its workers what it was started with."""
 
 
@@ -49,8 +52,23 @@ def tell_health(parts: Server) -> HealthWord:
     return HealthWord(status=parts.health.look().status)
 
 
-def make_app(parts: Parts, *, hosts: frozenset[str] = LOOPBACK, dispatch: bool = True) -> FastAPI:
-    """The application. Without `dispatch` the jobs of this data folder are somebody else's to run."""
+@open_router.get("/api/openapi.json", include_in_schema=False)
+def read_schema(request: Request, user: Viewer) -> JSONResponse:
+    """What the API can do, for programs."""
+    return JSONResponse(request.app.openapi())
+
+
+def make_app(
+    parts: Parts,
+    *,
+    hosts: frozenset[str] = LOOPBACK,
+    proxies: frozenset[str] = frozenset(),
+    dispatch: bool = True,
+) -> FastAPI:
+    """The application. Without `dispatch` the jobs of this data folder are somebody else's to run.
+
+    Of `proxies` alone is believed for whom they ask.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -75,7 +93,7 @@ def make_app(parts: Parts, *, hosts: frozenset[str] = LOOPBACK, dispatch: bool =
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        openapi_url="/api/openapi.json",
+        openapi_url=None,
     )
     app.state.parts = parts
     app.add_exception_handler(SignInFirst, send_to_sign_in)
@@ -85,7 +103,9 @@ def make_app(parts: Parts, *, hosts: frozenset[str] = LOOPBACK, dispatch: bool =
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=HERE / "static"))
     app.add_middleware(GZipMiddleware, minimum_size=800)
-    app.add_middleware(Shield, hosts=hosts)
+    app.add_middleware(Shield, hosts=hosts, encrypted=parts.public_origin.startswith("https://"))
+    if proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=sorted(proxies))
     return app
 
 
@@ -99,6 +119,11 @@ def make_worker_app() -> FastAPI:
     """The application of one worker, as `tipbench serve` left the environment."""
     public = os.environ.get(PUBLIC_URL, "")
     hosts = LOOPBACK | {urlsplit(public).hostname or "localhost"}
-    hosts |= {host for host in os.environ.get(HOSTS, "").split(",") if host}
+    hosts |= _split(HOSTS)
     demo = bool(os.environ.get(DEMO))
-    return make_app(make_parts(read_settings(), make_stamps(), public_origin=public, demo=demo), hosts=hosts)
+    parts = make_parts(read_settings(), make_stamps(), public_origin=public, demo=demo)
+    return make_app(parts, hosts=hosts, proxies=_split(PROXIES))
+
+
+def _split(variable: str) -> frozenset[str]:
+    return frozenset(each for each in os.environ.get(variable, "").split(",") if each)

@@ -18,7 +18,7 @@ from tipbench.admin.users import User
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.champions import EXPERIMENT as CHAMPIONS
-from tipbench.bench.evidence import CountedVerdict, Evidence, read_evidence
+from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.foreign import read_foreign
 from tipbench.bench.sittings import StoredSitting
 from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingRefused, TrackingUnavailable
@@ -50,6 +50,8 @@ class ExperimentLine(Record):
     judging_closed: bool = False
     mlflow: str
     problem: str = ""
+    damaged: int = 0
+    """How many things in it were edited by hand and cannot be read."""
 
 
 class ExperimentPage(Record):
@@ -228,7 +230,7 @@ def describe_experiment(mlflow: MlflowConnection, experiment: Experiment) -> Exp
     if not experiment.uid:
         return ExperimentLine(name=experiment.name, mlflow=link, made_by_tipbench=False)
     try:
-        evidence = read_evidence(mlflow.open().tracking.read_runs(experiment))
+        evidence = Bench(mlflow.open().tracking, experiment, mlflow.stamps).evidence
     except TrackingUnavailable:
         raise
     except TipbenchError as error:
@@ -243,6 +245,7 @@ def describe_experiment(mlflow: MlflowConnection, experiment: Experiment) -> Exp
         pending_auto=auto,
         judging_closed=evidence.judging_closed,
         mlflow=link,
+        damaged=len(evidence.damaged),
     )
 
 

@@ -1,5 +1,6 @@
 """The phases as API and panel call them, on one MLflow: opened when needed, and again after it was lost."""
 
+import math
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from tipbench.ranking.records import BoardTier, By
 from tipbench.records import Model
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, open_tracking
+from tipbench.tracking.client import TimeLimits
 from tipbench.web import normalise_url
 from tipbench.workbench import Workbench
 
@@ -38,7 +40,9 @@ class MlflowConnection:
         """
         with self._opening:
             if self._opened is None:
-                self._opened = Workbench(self.settings, open_tracking(self.settings), self.stamps)
+                # A panel is no command that ends: it may read for ever, one bounded answer after the other.
+                tracking = open_tracking(self.settings, limits=TimeLimits(reading_seconds=math.inf))
+                self._opened = Workbench(self.settings, tracking, tracking.follow_clock(self.stamps))
             return self._opened
 
     def lose(self) -> None:

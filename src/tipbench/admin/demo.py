@@ -23,7 +23,7 @@ from tipbench.admin.jobs import order_simulate
 from tipbench.clock import make_stamps
 from tipbench.engines.protocol import Schema
 from tipbench.errors import UsageError
-from tipbench.files import try_lock
+from tipbench.files import make_folder, open_private, try_lock, write_private
 from tipbench.grid import Cell
 from tipbench.jobs.orders import SimulateOrder
 from tipbench.judging.auto.graders import FREE, Graded, Grader, JudgeModel
@@ -56,17 +56,17 @@ def open_demo(settings: Settings, report: Callable[[str], None]) -> Generator[st
         UsageError: the demo runs already.
     """
     folder = settings.home / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     # Ended by a service manager it ends as with Ctrl-C: its MLflow must not be left behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with (settings.home / f"{FOLDER}.lock").open("ab") as lock:
+    with os.fdopen(open_private(settings.home / f"{FOLDER}.lock"), "ab") as lock:
         if not try_lock(lock.fileno()):
             raise UsageError("the demo runs already", hint="End it there with Ctrl-C.")
         if _version(folder) != VERSION:
             # Half made, or of an older tipbench: it holds nothing but what we invented.
             open_managed_folder(folder).stop()
             shutil.rmtree(folder)
-            folder.mkdir()
+            make_folder(folder)
         report("starting an MLflow of its own …")
         managed = open_managed_folder(folder)
         try:
@@ -87,7 +87,7 @@ def _version(folder: Path) -> str:
 def _make(own: Settings, report: Callable[[str], None]) -> None:
     with open_workbench(own.model_copy(update={"judge_kind": "human"})) as workbench:
         DemoMaker(workbench, own.home, report).make()
-    (own.home / "made").write_text(VERSION, encoding="ascii")
+    write_private(own.home / "made", VERSION)
 
 
 def _let_in(own: Settings) -> str:

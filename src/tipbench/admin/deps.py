@@ -1,13 +1,15 @@
 """Everything a server is made of, put together once per process."""
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tipbench.admin.cache import Boards
 from tipbench.admin.connection import MlflowConnection
 from tipbench.admin.health import HealthWatch, open_health
 from tipbench.admin.sittings import PanelSittings
 from tipbench.admin.users import TABLES, Accounts, Credentials, User, note
+from tipbench.bench.blindness import LOOKS_TABLE
 from tipbench.clock import Stamps
 from tipbench.jobs.airflow.launcher import AirflowLauncher, open_launcher
 from tipbench.jobs.store import JobStore, open_jobs
@@ -30,6 +32,8 @@ class Parts:
     airflow: AirflowLauncher | None = None
     public_origin: str = ""
     demo: bool = False
+    streams: Counter[str] = field(default_factory=Counter[str])
+    """How many logs each user follows now."""
 
     def note(self, user: User, what: str, subject: str, detail: Mapping[str, object] | None = None) -> None:
         """A line of the audit for a change that MLflow holds."""
@@ -46,7 +50,7 @@ class Parts:
 
 def make_parts(settings: Settings, stamps: Stamps, *, public_origin: str = "", demo: bool = False) -> Parts:
     """The parts as the settings have them; MLflow is opened later."""
-    jobs = open_jobs(settings, stamps, more_tables=TABLES)
+    jobs = open_jobs(settings, stamps, more_tables=TABLES + LOOKS_TABLE)
     accounts = Accounts(jobs.database, stamps)
     mlflow = MlflowConnection(settings, stamps)
     return Parts(

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
 from tipbench.admin.sittings import StillBlind
-from tipbench.admin.users import TooManyAttempts
+from tipbench.admin.users import ReadOnlyToken, TooManyAttempts, TooManyTokens
 from tipbench.errors import (
     ExperimentNotFound,
     TipbenchError,
@@ -20,13 +20,16 @@ from tipbench.errors import (
 )
 from tipbench.inert import make_inert
 from tipbench.jobs.records import NotThere
-from tipbench.jobs.store import RepeatedDifferently
+from tipbench.jobs.store import RepeatedDifferently, TooManyJobs
 from tipbench.judging.agent import NoAgent
 from tipbench.judging.wire import explain
 from tipbench.records import Record
 
 STATUSES: tuple[tuple[type[TipbenchError], int, str], ...] = (
     (TooManyAttempts, 429, "too_many"),
+    (TooManyJobs, 429, "too_many"),
+    (TooManyTokens, 429, "too_many"),
+    (ReadOnlyToken, 403, "forbidden"),
     (StillBlind, 403, "blind"),
     (ExperimentNotFound, 404, "not_found"),
     (NotThere, 404, "not_found"),
@@ -46,6 +49,7 @@ HTTP_CODES = {
     405: "method",
     409: "conflict",
     413: "too_large",
+    429: "too_many",
 }
 SENTENCES = {
     "extra_forbidden": "There is no such key.",
@@ -83,7 +87,7 @@ class FailureAnswer(Record):
 
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    code: {"model": FailureAnswer} for code in (400, 401, 403, 404, 405, 409, 413, 421, 422, 503)
+    code: {"model": FailureAnswer} for code in (400, 401, 403, 404, 405, 409, 413, 421, 422, 429, 503)
 }
 """The refusals of every route, for its documentation."""
 MARKED = REFUSALS | {304: {"description": "You have it: nothing changed."}}
@@ -117,7 +121,7 @@ def field_problems(error: ValidationError | RequestValidationError) -> dict[str,
 def describe(error: TipbenchError, *, blind: bool) -> Failure:
     """The error as it is told; to a judge without anything that may name an arm."""
     _, code = status_of(error)
-    if blind:
+    if blind and not isinstance(error, NotThere | StillBlind):
         message, _, hint = explain(error).partition("\n→ ")
         return Failure(code=code, message=message, hint=hint)
     return Failure(code=code, message=make_inert(error.message), hint=make_inert(error.hint))

@@ -12,10 +12,18 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from tipbench.admin.access import Admin, ExperimentName, PageAdmin, PageViewer, Server, Viewer
+from tipbench.admin.access import (
+    Admin,
+    ExperimentName,
+    PageAdmin,
+    PageViewer,
+    Server,
+    Viewer,
+    hold_stream,
+)
 from tipbench.admin.cache import answer_record
 from tipbench.admin.deps import Parts
-from tipbench.admin.failures import MARKED, REFUSALS, field_problems
+from tipbench.admin.failures import MARKED, REFUSALS, field_problems, status_of
 from tipbench.admin.health import HealthReport
 from tipbench.admin.panel import FRAGMENT, go, render
 from tipbench.admin.users import User
@@ -29,6 +37,7 @@ from tipbench.jobs.orders import (
     agent_judge_step,
     auto_judge_step,
     check_addresses,
+    check_auto_judge,
     check_judge,
     improve_step,
     pipeline_steps,
@@ -41,15 +50,6 @@ from tipbench.records import Record
 from tipbench.run_keys import RUN_KEYS
 
 # Orders of users, made into jobs.
-
-
-class NoAutoJudge(TipbenchError):
-    """No automatic judge is set."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "no automatic judge is set", hint="Set judge_model in the server's tipbench.toml, as in smollm2."
-        )
 
 
 def order_run(order: RunOrder, *, user: User, parts: Parts, repeat_key: str | None) -> Job:
@@ -94,13 +94,14 @@ def order_judge(
 
     Raises:
         NoAutoJudge: none is set.
+        UsageError: it is not one for jobs, or may cost money without a limit.
         NoAgent: none is set, or it cannot be started.
         ExperimentNotFound: there is no such experiment.
     """
     if order.tier == "lazy":
         find_agent(parts.settings, os.environ)
-    elif parts.settings.judge_model is None:
-        raise NoAutoJudge
+    else:
+        check_auto_judge(parts.settings, needed=True)
     parts.mlflow.find(experiment)
     lazy = order.tier == "lazy"
     new = NewJob(
@@ -119,8 +120,10 @@ def order_improve(order: ImproveOrder, *, user: User, parts: Parts, repeat_key: 
     """An improvement as a job, as far as it goes without verdicts; the same order again goes on.
 
     Raises:
+        UsageError: its automatic judge is not one for jobs, or may cost money without a limit.
         RepeatedDifferently: the key was used for another order.
     """
+    check_auto_judge(parts.settings)
     job_id = parts.stamps.new_id()
     new = NewJob(
         kind="improve",
@@ -209,8 +212,8 @@ class LogPiece(Record):
     ended: bool
 
 
-def show_job(job: Job, parts: Parts) -> JobView:
-    """The job with how far it is."""
+def show_job(job: Job, parts: Parts, *, blind: bool = False) -> JobView:
+    """The job with how far it is; to who is blind without its message, which may name an arm."""
     progress = read_progress(parts.jobs.log_of(job.id)) if job.state == "running" else None
     return JobView(
         id=job.id,
@@ -228,7 +231,7 @@ def show_job(job: Job, parts: Parts) -> JobView:
         ended_ms=job.ended_ms,
         cancelling=job.cancel_ms is not None and not job.ended,
         exit_code=job.exit_code,
-        message=job.message,
+        message="" if blind else job.message,
         launcher=job.launcher,
         link=parts.airflow.airflow.link(job.id) if parts.airflow and job.launcher == "airflow" else "",
     )
@@ -242,7 +245,7 @@ def find_job(job_id: str, user: User, parts: Parts) -> Job:
         StillBlind: they judge its experiment.
     """
     job = parts.jobs.get(job_id)
-    parts.sittings.check_sees_arms(user, job.experiment)
+    parts.sittings.check_sees_log(user, job)
     return job
 
 
@@ -292,14 +295,16 @@ def list_jobs(
 ) -> Response:
     """The newest jobs first."""
     jobs = parts.jobs.list_jobs(states=(state,) if state else (), limit=limit, skip=skip)
-    page = JobPage(jobs=tuple(show_job(job, parts) for job in jobs), skip=skip)
+    blind = parts.sittings.hides_messages(user, jobs)
+    page = JobPage(jobs=tuple(show_job(job, parts, blind=blind) for job in jobs), skip=skip)
     return answer_record(request, page)
 
 
 @router.get("/jobs/{job}", response_model=JobView, responses=MARKED)
 def read_job(request: Request, user: Viewer, parts: Server, job: str) -> Response:
     """One job."""
-    return answer_record(request, show_job(parts.jobs.get(job), parts))
+    found = parts.jobs.get(job)
+    return answer_record(request, show_job(found, parts, blind=parts.sittings.hides_messages(user, [found])))
 
 
 @router.get("/jobs/{job}/log", response_model=LogPiece, responses=MARKED)
@@ -314,15 +319,20 @@ def read_log(
     )
 
 
-@router.get("/jobs/{job}/stream", response_class=EventSourceResponse)
+@router.get("/jobs/{job}/stream", response_class=EventSourceResponse, dependencies=[Depends(hold_stream)])
 async def stream_log(
     request: Request, user: Viewer, parts: Server, found: Annotated[Job, Depends(seen_job)]
 ) -> AsyncIterable[ServerSentEvent]:
-    """The log as it grows (server-sent events): `log` with lines, then `end` with the state."""
+    """The log as it grows (server-sent events): `log` with lines, then `end` with the state or `blind`."""
     start = 0
     while not await request.is_disconnected():
         # The state first: what was printed before the end is then read after it.
         found = await asyncio.to_thread(parts.jobs.get, found.id)
+        try:
+            await asyncio.to_thread(parts.sittings.check_sees_log, user, found)
+        except TipbenchError as refused:
+            yield ServerSentEvent(data=status_of(refused)[1], event="end")
+            return
         piece = await asyncio.to_thread(read_piece, parts.jobs.log_of(found.id), start)
         if piece.text:
             start = piece.end
@@ -377,7 +387,9 @@ def show_jobs(
     skip: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
 ) -> Response:
     """The newest."""
-    jobs = [show_job(job, parts) for job in parts.jobs.list_jobs(limit=50, skip=skip)]
+    found = parts.jobs.list_jobs(limit=50, skip=skip)
+    blind = parts.sittings.hides_messages(user, found)
+    jobs = [show_job(job, parts, blind=blind) for job in found]
     return render(
         request,
         "jobs.html",
@@ -581,7 +593,7 @@ def _start(
         told = f"It holds other contents: {'; '.join(error.changes)}. Free is: {error.free_name}"
         return _show(form, request, user, parts, values, {"experiment": told})
     except UsageError as error:
-        return _show(form, request, user, parts, values, {"": error.message})
+        return _show(form, request, user, parts, values, {"": f"{error.message}. {error.hint}".rstrip(". ")})
     if request.headers.get(FRAGMENT):
         log = read_tail(parts.jobs.log_of(job.id))
         return render(request, "_job.html", user=user, job=show_job(job, parts), log=log)

@@ -72,7 +72,7 @@ def open_sitting(
         return SittingView(experiment=experiment, sitting=None, state="judged enough", said=enough.message)
     if sitting is None:
         return SittingView(experiment=experiment, sitting=None, state="nothing waits")
-    return SittingView.of(sitting)
+    return SittingView.of(sitting, said=sitting.unblinded)
 
 
 @router.get("/take/{sitting}/{experiment:name}", response_model=HandedItems, responses=MARKED)
@@ -117,7 +117,13 @@ def read_status(
     experiment: ExperimentName,
 ) -> Response:
     """Judged, waiting, and who has what."""
-    return answer_record(request, parts.mlflow.open().judging.status(experiment=experiment))
+    return answer_record(request, read_status_for(user, parts, experiment))
+
+
+def read_status_for(user: User, parts: Parts, experiment: str) -> Status:
+    """Where judging stands; to who is blind without texts that may name an arm."""
+    found = parts.mlflow.open().judging.status(experiment=experiment)
+    return found.for_judges() if parts.sittings.why_hidden(user, experiment) else found
 
 
 @router.post("/decide/{sitting}/{experiment:name}", response_model=SittingLine)
@@ -135,24 +141,24 @@ def end_judging(user: Admin, parts: Server, experiment: ExperimentName, closing:
     """Close judging of an experiment, what is not judged stays so; or open it again."""
     with parts.mlflow.writing() as opened:
         change = opened.judging.end if closing.closed else opened.judging.reopen
-        change(closing.reason.strip(), experiment=experiment)
-        found = opened.judging.status(experiment=experiment)
+        change(closing.reason.strip(), experiment=experiment, by=user.name)
     parts.note(
         user, "judging.close" if closing.closed else "judging.reopen", experiment, {"reason": closing.reason}
     )
     parts.boards.forget(experiment)
-    return found
+    return read_status_for(user, parts, experiment)
 
 
 def decide_sitting(parts: Parts, decision: Decision, experiment: str) -> SittingLine:
     """Stores a person's word."""
     with parts.mlflow.writing() as opened:
         found = opened.judging.decide(decision, experiment=experiment)
+        line = sitting_line(found, opened.stamps.now_ms())
     what = "sitting.accept" if decision.accept else "sitting.refuse"
     user = parts.accounts.get(decision.by)
     parts.note(user, what, decision.sitting, {"experiment": experiment, "reason": decision.reason})
     parts.boards.forget(experiment)
-    return sitting_line(found, parts.stamps.now_ms())
+    return line
 
 
 # Pages: the judging desk, and the judges as instruments.
@@ -177,23 +183,20 @@ def show_desk(
     item: Annotated[str | None, Query(max_length=100)] = None,
     blocks: Annotated[int | None, Query(ge=1, le=1_000)] = None,
 ) -> Response:
-    """The item at hand; opens a sitting, or goes on with the open one. `blocks` makes it a short one."""
-    try:
-        sitting = parts.sittings.open(
-            SittingRequest(user.name, sits="human", blocks=blocks), experiment=experiment
-        )
-    except JudgedEnough as enough:
-        return _nothing(request, user, experiment, enough.message)
-    if sitting is None:
-        return _nothing(request, user, experiment, "Nothing waits for a judge that is not with one already.")
-    return _desk(request, user, sitting, item=item)
+    """The item at hand of your open sitting, else a button that opens one; `blocks` makes it a short one."""
+    sitting = parts.sittings.find_mine(experiment=experiment, user=user)
+    if sitting is not None:
+        return _desk(request, user, sitting, item=item)
+    waiting = parts.mlflow.open().judging.status(experiment=experiment).waiting
+    said = "" if waiting else "Nothing waits for a judge."
+    return _begin(request, user, experiment, said, waiting=waiting, blocks=blocks)
 
 
 @pages.post("/judge/{experiment:name}")
 async def judge_item(
     request: Request, user: PageJudge, parts: Server, experiment: ExperimentName
 ) -> Response:
-    """Stores what was said of the item that was on the screen."""
+    """Opens a sitting, or stores what was said of the item that was on the screen."""
     form = await request.form()
     said = {name: str(value) for name, value in form.items()}
     return await run_in_threadpool(_store, request, user, parts, experiment, said)
@@ -201,6 +204,8 @@ async def judge_item(
 
 def _store(request: Request, user: User, parts: Parts, experiment: str, said: dict[str, str]) -> Response:
     token = said.get("sitting", "")
+    if said.get("open"):
+        return _open(request, user, parts, experiment, blocks=said.get("blocks", ""))
     if said.get("close"):
         closed = parts.sittings.close(token, experiment=experiment, user=user)
         parts.boards.forget(experiment)
@@ -216,6 +221,19 @@ def _store(request: Request, user: User, parts: Parts, experiment: str, said: di
         return _desk(request, user, sitting, item=said.get("item"), problem=explain(error))
     if request.headers.get(FRAGMENT):
         return _desk(request, user, sitting)
+    return go(address("/judge/", experiment))
+
+
+def _open(request: Request, user: User, parts: Parts, experiment: str, *, blocks: str) -> Response:
+    short = int(blocks) if blocks.isdecimal() and len(blocks) <= 3 else 0
+    try:
+        sitting = parts.sittings.open(
+            SittingRequest(user.name, sits="human", blocks=short or None), experiment=experiment
+        )
+    except JudgedEnough as enough:
+        return _begin(request, user, experiment, enough.message)
+    if sitting is None:
+        return _begin(request, user, experiment, "Nothing waits for a judge that is not with one already.")
     return go(address("/judge/", experiment))
 
 
@@ -277,8 +295,10 @@ def _closed(request: Request, user: User, sitting: LiveSitting) -> Response:
     return render(request, "judged.html", user=user, fragment="_judged.html", sitting=sitting)
 
 
-def _nothing(request: Request, user: User, experiment: str, said: str) -> Response:
-    return render(request, "nothing_waits.html", user=user, name=experiment, said=said)
+def _begin(
+    request: Request, user: User, name: str, said: str, *, waiting: int = 0, blocks: int | None = None
+) -> Response:
+    return render(request, "begin.html", user=user, name=name, said=said, waiting=waiting, blocks=blocks)
 
 
 @pages.get("/judges/{experiment:name}")

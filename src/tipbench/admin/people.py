@@ -10,7 +10,10 @@ from tipbench.admin.access import (
     PageAdmin,
     PageViewer,
     Server,
+    SessionAdmin,
+    SessionViewer,
     Viewer,
+    browser_cookie_name,
     cookie_name,
     is_same_site,
     page_user,
@@ -19,12 +22,23 @@ from tipbench.admin.access import (
 from tipbench.admin.deps import Parts
 from tipbench.admin.failures import REFUSALS
 from tipbench.admin.panel import go, render
-from tipbench.admin.users import SESSION_MS, AuditLine, Role, Token, TooManyAttempts, User, read_audit
+from tipbench.admin.users import (
+    BROWSER_MS,
+    SESSION_MS,
+    AuditLine,
+    Role,
+    Token,
+    TooManyAttempts,
+    User,
+    read_audit,
+)
 from tipbench.errors import UsageError
 from tipbench.records import Record
 
 router = APIRouter(prefix="/api/bench", tags=["people"], responses=REFUSALS)
 
+NAMING_ARMS = ("promote.", "rollback")
+"""How lines of the audit begin whose subject is an arm."""
 UserName = Annotated[str, Path(min_length=1, max_length=64)]
 
 
@@ -49,12 +63,20 @@ class NewPassword(Record):
     password: str = Field(min_length=10, max_length=1_000, repr=False)
 
 
+class OwnPassword(NewPassword):
+    """Another password of one's own; `old` is the one of today."""
+
+    old: str = Field(min_length=1, max_length=1_000, repr=False)
+
+
 class NewToken(Record):
     """A token of your own for a program; an admin may make one for others."""
 
     label: str = Field(default="", max_length=200)
     days: StrictInt = Field(default=90, ge=1, le=366)
     user: str | None = Field(default=None, min_length=1, max_length=64)
+    read_only: StrictBool = False
+    """Whether it may only read."""
 
 
 class MadeToken(Record):
@@ -89,6 +111,13 @@ def read_me(user: Viewer) -> User:
     return user
 
 
+@router.post("/me/password", status_code=204)
+def change_own_password(request: Request, user: SessionViewer, parts: Server, wanted: OwnPassword) -> None:
+    """Change your own password; your other sessions end, your tokens are revoked."""
+    session = session_secret(request) or ""
+    parts.credentials.change_password(user, old=wanted.old, new=wanted.password, session=session)
+
+
 @router.get("/users")
 def list_users(user: Admin, parts: Server) -> People:
     """Everybody."""
@@ -96,20 +125,20 @@ def list_users(user: Admin, parts: Server) -> People:
 
 
 @router.post("/users", status_code=201)
-def create_user(user: Admin, parts: Server, new: NewUser) -> User:
+def create_user(user: SessionAdmin, parts: Server, new: NewUser) -> User:
     """Let somebody in."""
     return parts.accounts.create(new.name, new.role, new.password, by=user.name)
 
 
 @router.post("/users/{name}")
-def change_user(user: Admin, parts: Server, name: UserName, wanted: UserChange) -> User:
+def change_user(user: SessionAdmin, parts: Server, name: UserName, wanted: UserChange) -> User:
     """Change a role, or shut somebody out; their sessions end."""
     return parts.accounts.change(name, role=wanted.role, disabled=wanted.disabled, by=user.name)
 
 
 @router.post("/users/{name}/password", status_code=204)
-def set_password(user: Admin, parts: Server, name: UserName, wanted: NewPassword) -> None:
-    """Set a password; the user's sessions end."""
+def set_password(user: SessionAdmin, parts: Server, name: UserName, wanted: NewPassword) -> None:
+    """Set a password; the user's sessions end, their tokens are revoked."""
     parts.accounts.get(name)
     parts.accounts.set_password(name, wanted.password, by=user.name)
 
@@ -121,12 +150,14 @@ def list_tokens(user: Viewer, parts: Server) -> Tokens:
 
 
 @router.post("/tokens", status_code=201)
-def make_token(user: Viewer, parts: Server, new: NewToken) -> MadeToken:
-    """Make a token. Its secret is in this answer and nowhere else."""
+def make_token(user: SessionViewer, parts: Server, new: NewToken) -> MadeToken:
+    """Make a token, in a session. Its secret is in this answer and nowhere else."""
     owner = new.user or user.name
     if owner != user.name and not user.may("admin"):
         raise UsageError("a token for somebody else is an admin's to make")
-    token, secret = parts.credentials.make_token(owner, label=new.label, days=new.days, by=user.name)
+    token, secret = parts.credentials.make_token(
+        owner, label=new.label, days=new.days, by=user.name, read_only=new.read_only
+    )
     return MadeToken(token=token, secret=secret)
 
 
@@ -145,9 +176,18 @@ def list_audit(
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     skip: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
 ) -> Audit:
-    """Every change: who, what, when."""
+    """Every change: who, what, when. Who judges is not told which arms were promoted."""
     with parts.jobs.database.read() as view:
-        return Audit(lines=tuple(read_audit(view, limit=limit, skip=skip)), skip=skip)
+        found = read_audit(view, limit=limit, skip=skip)
+    return Audit(lines=tuple(_without_arms(found, user, parts)), skip=skip)
+
+
+def _without_arms(lines: list[AuditLine], user: User, parts: Parts) -> list[AuditLine]:
+    named = [line for line in lines if line.what.startswith(NAMING_ARMS)]
+    if not named or not parts.sittings.holds_items(user):
+        return lines
+    hidden = {"subject": "", "detail": ""}
+    return [line.model_copy(update=hidden) if line in named else line for line in lines]
 
 
 # Pages: users, tokens, the audit.
@@ -163,6 +203,14 @@ class UserForm(Record):
 
     role: Role
     shut_out: bool = False
+
+
+class TokenForm(Record):
+    """A token of one's own."""
+
+    label: str = Field(default="", max_length=200)
+    days: int = Field(default=90, ge=1, le=366)
+    read_only: bool = False
 
 
 @pages.get("/people")
@@ -206,15 +254,29 @@ def change_user_page(
 
 @pages.post("/people/tokens")
 def make_token_page(
-    request: Request,
-    user: PageViewer,
-    parts: Server,
-    label: Text = "",
-    days: Annotated[int, Form(ge=1, le=366)] = 90,
+    request: Request, user: PageViewer, parts: Server, wanted: Annotated[TokenForm, Form()]
 ) -> Response:
     """A token of one's own; its secret is on the page that answers, and nowhere else."""
-    _, secret = parts.credentials.make_token(user.name, label=label[:200], days=days, by=user.name)
+    try:
+        _, secret = parts.credentials.make_token(
+            user.name, label=wanted.label, days=wanted.days, by=user.name, read_only=wanted.read_only
+        )
+    except UsageError as error:
+        return _people_page(request, user, parts, problem=f"{error.message}. {error.hint}")
     return _people_page(request, user, parts, secret=secret)
+
+
+@pages.post("/people/password")
+def change_password_page(
+    request: Request, user: PageViewer, parts: Server, old: Text = "", password: Text = ""
+) -> Response:
+    """Another password of one's own."""
+    try:
+        session = session_secret(request) or ""
+        parts.credentials.change_password(user, old=old, new=password, session=session)
+    except (UsageError, TooManyAttempts) as error:
+        return _people_page(request, user, parts, problem=f"{error.message}. {error.hint}")
+    return _people_page(request, user, parts, told="Your password is changed. Sign in again elsewhere.")
 
 
 @pages.post("/people/tokens/{token}/revoke")
@@ -225,11 +287,12 @@ def revoke_token_page(user: PageViewer, parts: Server, token: str) -> Response:
 
 
 def _people_page(
-    request: Request, user: User, parts: Parts, *, problem: str = "", secret: str = ""
+    request: Request, user: User, parts: Parts, *, problem: str = "", told: str = "", secret: str = ""
 ) -> Response:
     admin = user.may("admin")
     with parts.jobs.database.read() as view:
         lines = read_audit(view, limit=50) if admin else []
+    lines = _without_arms(lines, user, parts)
     return render(
         request,
         "people.html",
@@ -240,6 +303,7 @@ def _people_page(
         audit=lines,
         now=parts.stamps.now_ms(),
         problem=problem,
+        told=told,
         secret=secret,
     )
 
@@ -264,30 +328,37 @@ def sign_in(
     """Begins a session."""
     if not is_same_site(request):
         raise HTTPException(403, "a request from another site is refused")
-    status, problem, secret = 401, "Name and password do not fit.", None
+    status, problem, made = 401, "Name and password do not fit.", None
     headers: dict[str, str] = {}
     try:
-        secret = parts.credentials.sign_in(
-            name, password, address=request.client.host if request.client else ""
+        made = parts.credentials.sign_in(
+            name,
+            password,
+            address=request.client.host if request.client else "",
+            browser=request.cookies.get(browser_cookie_name(parts), ""),
         )
     except TooManyAttempts as error:
         status, problem = 429, f"Too many attempts. {error.hint}"
         headers["Retry-After"] = str(error.seconds)
-    if secret is None:
+    if made is None:
         answer = render(
             request, "sign_in.html", user=None, status=status, name=name, problem=problem, first=False
         )
         answer.headers.update(headers)
         return answer
     answer = go("/")
-    answer.set_cookie(
-        cookie_name(parts),
-        secret,
-        max_age=SESSION_MS // 1000,
-        httponly=True,
-        samesite="lax",
-        secure=parts.public_origin.startswith("https://"),
-    )
+    for cookie, secret, lasts_ms in (
+        (cookie_name(parts), made.session, SESSION_MS),
+        (browser_cookie_name(parts), made.browser, BROWSER_MS),
+    ):
+        answer.set_cookie(
+            cookie,
+            secret,
+            max_age=lasts_ms // 1000,
+            httponly=True,
+            samesite="lax",
+            secure=parts.public_origin.startswith("https://"),
+        )
     return answer
 
 

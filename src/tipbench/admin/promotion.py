@@ -9,12 +9,12 @@ from pydantic import Field, StrictBool
 from tipbench.admin.access import (
     Admin,
     ExperimentName,
+    FreeViewer,
     PageAdmin,
     PageSeeingAdmin,
     PageSeeingViewer,
     SeeingAdmin,
     Server,
-    Viewer,
 )
 from tipbench.admin.bench import read_view
 from tipbench.admin.cache import answer_record
@@ -93,7 +93,7 @@ def roll_back(user: Admin, parts: Server, wanted: Rollback) -> Outcome:
 
 
 @router.get("/champion", response_model=ChampionReport, responses=MARKED)
-def read_champion(request: Request, user: Viewer, parts: Server, pack: PackName = "tip") -> Response:
+def read_champion(request: Request, user: FreeViewer, parts: Server, pack: PackName = "tip") -> Response:
     """The arm in use and why. Nothing is put right in the registry: `remarks` say what is wrong there."""
     found = read_in_force(parts.mlflow.open().tracking, pack)
     if found is None:
@@ -102,13 +102,13 @@ def read_champion(request: Request, user: Viewer, parts: Server, pack: PackName 
 
 
 @router.get("/champion/{pack}", response_model=ChampionFile, responses=MARKED)
-def read_champion_file(request: Request, user: Viewer, parts: Server, pack: PackInPath) -> Response:
+def read_champion_file(request: Request, user: FreeViewer, parts: Server, pack: PackInPath) -> Response:
     """What an application needs: the content of `tipbench champion --save`; 304 while it is the same."""
     return answer_record(request, open_champion_on(parts.mlflow.open().tracking, pack).stored)
 
 
 @router.get("/history")
-def read_history(user: Viewer, parts: Server, pack: PackName = "tip") -> HistoryView:
+def read_history(user: FreeViewer, parts: Server, pack: PackName = "tip") -> HistoryView:
     """Every promotion and rollback."""
     return list_history(parts, pack)
 
@@ -235,6 +235,7 @@ def _promotions_page(
     report: GateReport | None = None,
     problem: str = "",
 ) -> Response:
+    parts.sittings.check_holds_nothing(user)
     view = read_view(parts.mlflow, experiment)
     pack = view.bench.pack.name if view.evidence.cells else "tip"
     return render(

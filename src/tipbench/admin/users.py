@@ -133,14 +133,18 @@ class Accounts:
         with self.database.read() as view:
             return [_to_user(row) for row in view.execute("SELECT * FROM users ORDER BY name").fetchall()]
 
-    def set_password(self, name: str, password: str, *, by: str) -> None:
-        """Another password; every session of the user ends."""
-        hashed = _hash_password(password)
+    def set_password(self, name: str, password: str, *, by: str, kept_session: str = "") -> None:
+        """Another password; the user's sessions end but the kept one, tokens and known browsers with them."""
+        hashed, now = _hash_password(password), self.stamps.now_ms()
         with self.database.change() as change:
             _must_exist(change, name)
             change.execute("UPDATE users SET password = ? WHERE name = ?", (hashed, name))
-            change.execute("DELETE FROM sessions WHERE user = ?", (name,))
-            note(change, at_ms=self.stamps.now_ms(), who=by, what="user.password", subject=name)
+            change.execute("DELETE FROM sessions WHERE user = ? AND hash <> ?", (name, _hash(kept_session)))
+            change.execute("DELETE FROM browsers WHERE user = ?", (name,))
+            change.execute(
+                "UPDATE tokens SET revoked_ms = ? WHERE user = ? AND revoked_ms IS NULL", (now, name)
+            )
+            note(change, at_ms=now, who=by, what="user.password", subject=name)
 
     def change(self, name: str, *, role: Role, disabled: bool, by: str) -> User:
         """Another role, or shut out; sessions end at once, tokens of who is shut out do not work.
@@ -173,6 +177,12 @@ def _find(view: sqlite3.Connection, name: str) -> User | None:
     return None if row is None else _to_user(row)
 
 
+def _find_welcome(view: sqlite3.Connection, name: str) -> User | None:
+    """The user, unless they are shut out."""
+    found = _find(view, name)
+    return None if found is None or found.disabled else found
+
+
 def _must_exist(view: sqlite3.Connection, name: str) -> User:
     found = _find(view, name)
     if found is None:
@@ -191,10 +201,15 @@ def _to_user(row: sqlite3.Row) -> User:
 
 SESSION_MS = 12 * 3_600_000
 DAY_MS = 24 * 3_600_000
+BROWSER_MS = 180 * DAY_MS
+"""How long a browser is known in which somebody signed in."""
 MAX_DAYS = 366
+MAX_TOKENS = 20
+"""Tokens of one user that work at the same time."""
 WINDOW_MS = 5 * 60_000
 MAX_FAILURES = 5
 """Failed sign-ins of one user within the window; from one address four times as many."""
+KEEP_AUDIT_MS, KEEP_FAILED_MS = 366 * DAY_MS, 30 * DAY_MS
 
 
 class TooManyAttempts(TipbenchError):
@@ -203,6 +218,26 @@ class TooManyAttempts(TipbenchError):
     def __init__(self, seconds: int) -> None:
         super().__init__("too many failed attempts to sign in", hint=f"Try again in {seconds} seconds.")
         self.seconds = seconds
+
+
+class WrongPassword(UsageError):
+    """Somebody who wants another password does not know the one they have."""
+
+
+class ReadOnlyToken(TipbenchError):
+    """A token that may only read is to change something."""
+
+
+class TooManyTokens(UsageError):
+    """A user has as many tokens as anybody may have."""
+
+
+@dataclass(frozen=True)
+class SignedIn:
+    """The secret of a new session, and the one by which this browser is known from now on."""
+
+    session: str
+    browser: str
 
 
 class Token(Record):
@@ -214,6 +249,7 @@ class Token(Record):
     created_ms: int
     expires_ms: int
     revoked_ms: int | None = None
+    read_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,35 +260,70 @@ class Credentials:
     accounts: Accounts
     stamps: Stamps
 
-    def sign_in(self, name: str, password: str, *, address: str) -> str | None:
-        """The secret of a new session; None when name and password do not fit.
+    def sign_in(self, name: str, password: str, *, address: str, browser: str = "") -> SignedIn | None:
+        """A new session; None when name and password do not fit. `browser` is what it was known by.
+
+        Strangers who guess shut out other strangers, never a browser in which this user signed in before: it
+        has a count of its own.
 
         Raises:
-            TooManyAttempts: this user, or this address, failed too often.
+            TooManyAttempts: this user, or this address, failed too often; or this known browser.
         """
-        now = self.stamps.now_ms()
-        keys = {f"user:{name.lower()[:100]}": MAX_FAILURES, f"address:{address}": 4 * MAX_FAILURES}
-        with self.database.change() as change:
-            change.execute("DELETE FROM failures WHERE at_ms < ?", (now - WINDOW_MS,))
-            for key, most in keys.items():
-                _refuse_too_many(change, key, most, now)
-            # Counted before the password is looked at: attempts at the same time cannot slip through.
-            change.executemany(
-                "INSERT INTO failures (key, at_ms) VALUES (?, ?)", [(key, now) for key in keys]
-            )
-        user = self.accounts.check_password(name, password)
+        now, known, address = self.stamps.now_ms(), _hash(browser), address[:100]
+        limits = {f"user:{name.lower()[:100]}": MAX_FAILURES, f"address:{address}": 4 * MAX_FAILURES}
+        if browser and self._is_known(known, name, now):
+            limits = {f"browser:{known}": MAX_FAILURES}
+        user = self._check(name, password, limits)
         with self.database.change() as change:
             if user is None:
                 note(change, at_ms=now, who=name[:100], what="sign-in.failed", subject=address)
                 return None
-            change.execute("DELETE FROM failures WHERE key = ?", (f"user:{name.lower()[:100]}",))
-            change.execute("DELETE FROM sessions WHERE expires_ms < ?", (now,))
-            secret = secrets.token_urlsafe(32)
+            _prune(change, now)
+            made = SignedIn(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
+            session = (_hash(made.session), user.name, now + SESSION_MS)
+            change.execute("INSERT INTO sessions VALUES (?, ?, ?)", session)
+            change.execute("DELETE FROM browsers WHERE hash = ? AND user = ?", (known, user.name))
             change.execute(
-                "INSERT INTO sessions VALUES (?, ?, ?)", (_hash(secret), user.name, now + SESSION_MS)
+                "INSERT INTO browsers VALUES (?, ?, ?)", (_hash(made.browser), user.name, now + BROWSER_MS)
             )
             note(change, at_ms=now, who=user.name, what="sign-in", subject=address)
-        return secret
+        return made
+
+    def change_password(self, user: User, *, old: str, new: str, session: str) -> None:
+        """Another password by its owner; all their other sessions end, and their tokens.
+
+        Raises:
+            WrongPassword: the old one is not theirs.
+            TooManyAttempts: that was said too often.
+        """
+        if self._check(user.name, old, {f"password:{user.name}": MAX_FAILURES}) is None:
+            raise WrongPassword("the old password does not fit", hint="Ask an admin if you do not know it.")
+        self.accounts.set_password(user.name, new, by=user.name, kept_session=session)
+
+    def _check(self, name: str, password: str, limits: Mapping[str, int]) -> User | None:
+        """The user if the password is theirs; failures stay counted under the keys of the limits.
+
+        Raises:
+            TooManyAttempts: one of them is reached.
+        """
+        now = self.stamps.now_ms()
+        with self.database.change() as change:
+            change.execute("DELETE FROM failures WHERE at_ms < ?", (now - WINDOW_MS,))
+            for key, most in limits.items():
+                _refuse_too_many(change, key, most, now)
+            # Counted before the password is looked at: attempts at the same time cannot slip through.
+            insert = "INSERT INTO failures (key, at_ms) VALUES (?, ?)"
+            counted = [change.execute(insert, (key, now)).lastrowid for key in limits]
+        user = self.accounts.check_password(name, password)
+        if user is not None:
+            with self.database.change() as change:
+                change.executemany("DELETE FROM failures WHERE rowid = ?", [(row,) for row in counted])
+        return user
+
+    def _is_known(self, browser: str, name: str, now: int) -> bool:
+        query = "SELECT 1 FROM browsers WHERE hash = ? AND user = ? AND expires_ms > ?"
+        with self.database.read() as view:
+            return view.execute(query, (browser, name, now)).fetchone() is not None
 
     def sign_out(self, secret: str) -> None:
         """Ends a session, for every browser that holds it."""
@@ -261,31 +332,33 @@ class Credentials:
 
     def session_user(self, secret: str) -> User | None:
         """Whose session it is, if it lives."""
-        return self._user(
-            "SELECT user FROM sessions WHERE hash = ? AND expires_ms > ?",
-            (_hash(secret), self.stamps.now_ms()),
-        )
-
-    def token_user(self, secret: str) -> User | None:
-        """Whose token it is, if it is good."""
-        return self._user(
-            "SELECT user FROM tokens WHERE hash = ? AND expires_ms > ? AND revoked_ms IS NULL",
-            (_hash(secret), self.stamps.now_ms()),
-        )
-
-    def _user(self, query: str, values: tuple[object, ...]) -> User | None:
+        query = "SELECT user FROM sessions WHERE hash = ? AND expires_ms > ?"
         with self.database.read() as view:
-            row = view.execute(query, values).fetchone()
-            found = row and view.execute("SELECT * FROM users WHERE name = ?", (row["user"],)).fetchone()
-        if not found or found["disabled"]:
-            return None
-        return User(name=found["name"], role=found["role"], created_ms=found["created_ms"])
+            row = view.execute(query, (_hash(secret), self.stamps.now_ms())).fetchone()
+            return _find_welcome(view, row["user"]) if row else None
 
-    def make_token(self, user: str, *, label: str, days: int, by: str) -> tuple[Token, str]:
+    def token_user(self, secret: str, *, writes: bool) -> User | None:
+        """Whose token it is, if it is good.
+
+        Raises:
+            ReadOnlyToken: it is, but what it is to do `writes`.
+        """
+        query = "SELECT user, read_only FROM tokens WHERE hash = ? AND expires_ms > ? AND revoked_ms IS NULL"
+        with self.database.read() as view:
+            row = view.execute(query, (_hash(secret), self.stamps.now_ms())).fetchone()
+            user = _find_welcome(view, row["user"]) if row else None
+        if user is not None and row["read_only"] and writes:
+            raise ReadOnlyToken("this token may only read", hint="Use one that was made without 'read only'.")
+        return user
+
+    def make_token(
+        self, user: str, *, label: str, days: int, by: str, read_only: bool = False
+    ) -> tuple[Token, str]:
         """A new token and its secret, which is shown this once.
 
         Raises:
             NotThere: there is no such user.
+            TooManyTokens: they have as many as anybody may have.
         """
         self.accounts.get(user)
         if not 1 <= days <= MAX_DAYS:
@@ -297,20 +370,24 @@ class Credentials:
             label=label,
             created_ms=now,
             expires_ms=now + days * DAY_MS,
+            read_only=read_only,
         )
         with self.database.change() as change:
+            living = "SELECT COUNT(*) FROM tokens WHERE user = ? AND expires_ms > ? AND revoked_ms IS NULL"
+            if change.execute(living, (user, now)).fetchone()[0] >= MAX_TOKENS:
+                raise TooManyTokens(f"{user!r} has {MAX_TOKENS} tokens", hint="Revoke one that is not used.")
             change.execute(
-                "INSERT INTO tokens (id, hash, user, label, created_ms, expires_ms) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (token.id, _hash(secret), user, label, now, token.expires_ms),
+                "INSERT INTO tokens (id, hash, user, label, created_ms, expires_ms, read_only) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (token.id, _hash(secret), user, label, now, token.expires_ms, read_only),
             )
-            detail = {"label": label, "days": days, "user": user}
+            detail = {"label": label, "days": days, "user": user, "read_only": read_only}
             note(change, at_ms=now, who=by, what="token.create", subject=token.id, detail=detail)
         return token, secret
 
     def list_tokens(self, *, user: str | None = None) -> list[Token]:
         """The newest first; of one user, or all."""
-        columns = "id, user, label, created_ms, expires_ms, revoked_ms"
+        columns = "id, user, label, created_ms, expires_ms, revoked_ms, read_only"
         with self.database.read() as view:
             rows = view.execute(
                 f"SELECT {columns} FROM tokens WHERE ? IS NULL OR user = ? ORDER BY created_ms DESC",  # noqa: S608
@@ -335,6 +412,20 @@ class Credentials:
             note(change, at_ms=now, who=by.name, what="token.revoke", subject=token_id)
 
 
+def _prune(change: sqlite3.Connection, now: int) -> None:
+    """Forgets what ended, tokens and audit after a year, and failed sign-ins after a month."""
+    for table in ("sessions", "browsers"):
+        change.execute(f"DELETE FROM {table} WHERE expires_ms < ?", (now,))  # noqa: S608
+    change.execute(
+        "DELETE FROM tokens WHERE MIN(expires_ms, COALESCE(revoked_ms, expires_ms)) < ?",
+        (now - KEEP_AUDIT_MS,),
+    )
+    change.execute(
+        "DELETE FROM audit WHERE at_ms < ? OR (what = 'sign-in.failed' AND at_ms < ?)",
+        (now - KEEP_AUDIT_MS, now - KEEP_FAILED_MS),
+    )
+
+
 def _refuse_too_many(change: sqlite3.Connection, key: str, most: int, now: int) -> None:
     times = [
         row["at_ms"]
@@ -349,7 +440,7 @@ def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-# The tables of people: users, sessions, tokens, failed sign-ins, the audit, who judges blind now.
+# The tables of people: users, sessions, tokens, known browsers, failed sign-ins, the audit.
 
 
 TABLES = """
@@ -362,16 +453,16 @@ CREATE TABLE IF NOT EXISTS sessions (
 );
 CREATE TABLE IF NOT EXISTS tokens (
     id TEXT PRIMARY KEY, hash TEXT NOT NULL UNIQUE, user TEXT NOT NULL REFERENCES users (name),
-    label TEXT NOT NULL, created_ms INTEGER NOT NULL, expires_ms INTEGER NOT NULL, revoked_ms INTEGER
+    label TEXT NOT NULL, created_ms INTEGER NOT NULL, expires_ms INTEGER NOT NULL, revoked_ms INTEGER,
+    read_only INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS browsers (
+    hash TEXT PRIMARY KEY, user TEXT NOT NULL REFERENCES users (name), expires_ms INTEGER NOT NULL
 );
 CREATE TABLE IF NOT EXISTS failures (key TEXT NOT NULL, at_ms INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS failures_key ON failures (key, at_ms);
 CREATE TABLE IF NOT EXISTS audit (
     number INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL,
     subject TEXT NOT NULL, detail TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS blind (
-    user TEXT NOT NULL, experiment TEXT NOT NULL, sitting TEXT NOT NULL, expires_ms INTEGER NOT NULL,
-    PRIMARY KEY (user, experiment)
 );
 """

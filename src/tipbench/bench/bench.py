@@ -1,23 +1,29 @@
 """An experiment that has been opened: what it holds, and the way to write to it."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tipbench.bench.cells import CANDIDATES_FILE, StoredCell, check_unchanged, read_candidates, read_cells
+from tipbench.bench.blindness import Looks, find_look
+from tipbench.bench.cells import CANDIDATES_FILE, StoredCell, read_candidates, read_cells
+from tipbench.bench.damage import UNREADABLE, Damage, check_unchanged, read_as
 from tipbench.bench.evidence import Evidence, read_evidence
 from tipbench.bench.packs import read_pack_files
+from tipbench.bench.plans import check_plans
 from tipbench.bench.scores import read_noise
 from tipbench.bench.sittings import (
     KEY_FILE,
     KEY_TAG,
     Answer,
     BlindKey,
+    SeenArms,
     StoredSitting,
     Submission,
     submission_file,
 )
+from tipbench.bench.versions import check_versions
 from tipbench.clock import Stamps
 from tipbench.errors import JudgingClosed, UsageError
 from tipbench.pack import parse_pack
@@ -42,6 +48,8 @@ class Bench:
     """Read everything, without the cache."""
     keys: dict[str, BlindKey] = field(default_factory=dict[str, BlindKey], repr=False)
     """Blind keys that were read, by run: they never change."""
+    looks: Looks | None = None
+    """What judges saw of arms, where that is known."""
 
     def again(self, *, fresh: bool = False) -> "Bench":
         """The same experiment as it is now."""
@@ -59,7 +67,11 @@ class Bench:
 
     @cached_property
     def evidence(self) -> Evidence:
-        return read_evidence(self.runs)
+        evidence = read_evidence(self.runs)
+        others: list[Damage] = []
+        check_plans(self.runs, others.append)
+        check_versions(self.runs, others.append)
+        return replace(evidence, damaged=(*evidence.damaged, *(each.told for each in others)))
 
     @cached_property
     def stored_cells(self) -> dict[str, StoredCell]:
@@ -148,12 +160,23 @@ class Bench:
         )
 
     def keys_of_open(self, *drawn: Drawn) -> dict[str, BlindKey]:
-        """Token → key of the sittings, drawn so, whose items are with a judge now."""
-        return {
-            sitting.facts.token: self.key_of(sitting)
+        """Token → key of the sittings, drawn so, whose items are with a judge now.
+
+        What cannot be read holds up nobody: its items may be judged twice.
+        """
+        return self.keys_of(
+            sitting
             for sitting in self.evidence.sittings
             if sitting.facts.drawn in drawn and sitting.is_open(self.now_ms)
-        }
+        )
+
+    def keys_of(self, sittings: Iterable[StoredSitting]) -> dict[str, BlindKey]:
+        """Token → key of these sittings, as far as they can be read."""
+        found: dict[str, BlindKey] = {}
+        for sitting in sittings:
+            with suppress(*UNREADABLE):
+                found[sitting.facts.token] = self.key_of(sitting)
+        return found
 
     def key_of(self, sitting: StoredSitting) -> BlindKey:
         """The blind key of a sitting, read once."""
@@ -161,8 +184,18 @@ class Bench:
         if run.run_id not in self.keys:
             text = self.read_artifact(run, KEY_FILE)
             check_unchanged(run, KEY_FILE, text, stored=run.tags.get(KEY_TAG))
-            self.keys[run.run_id] = BlindKey.model_validate_json(text)
+            self.keys[run.run_id] = read_as(BlindKey, text, run=run, where=KEY_FILE)
         return self.keys[run.run_id]
+
+    def find_seen(self, judge: str, key: BlindKey, *, until_ms: int) -> SeenArms | None:
+        """What this judge saw of the arms of these items before that time."""
+        looks = self.looks.of(judge) if self.looks is not None else []
+        looks = [look for look in looks if look.first_ms < until_ms]
+        if not looks:
+            return None
+        held = [self.stored_cells[item.cell] for item in key.items if item.cell in self.stored_cells]
+        seen = find_look(looks, held, experiment=self.experiment, tracking=self.tracking)
+        return seen and SeenArms(experiment=seen.name, what=seen.what, at_ms=seen.first_ms)
 
     def answers_of(
         self, sitting: StoredSitting, submissions: Sequence[int] | None = None
@@ -174,7 +207,7 @@ class Bench:
         run, n = sitting.run, max(submissions)
         text = self.read_artifact(run, submission_file(n))
         check_unchanged(run, submission_file(n), text, stored=run.tags.get(f"submission:{n}"))
-        return Submission.model_validate_json(text).answers
+        return read_as(Submission, text, run=run, where=submission_file(n)).answers
 
     def reasons_of(self, sitting: StoredSitting) -> dict[tuple[str, int], str]:
         """Cell and slot → what the judge wrote beside the scores that count."""
@@ -219,6 +252,7 @@ def open_bench(
     stamps: Stamps,
     packs: dict[str, Pack] | None = None,
     fresh: bool = False,
+    looks: Looks | None = None,
 ) -> Bench:
     """The experiment of that name.
 
@@ -226,7 +260,7 @@ def open_bench(
         ExperimentNotFound: there is none.
     """
     found = tracking.find_experiment(experiment)
-    return Bench(tracking, found, stamps, {} if packs is None else packs, fresh)
+    return Bench(tracking, found, stamps, {} if packs is None else packs, fresh, looks=looks)
 
 
 def read_bench(tracking: Tracking, experiment: str, *, stamps: Stamps, fresh: bool = False) -> Bench:

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter, ValidationError
 
-from tipbench.errors import TrackingError
+from tipbench.bench.damage import (
+    FACTS_TAG,
+    Damage,
+    PassOver,
+    check_unchanged,
+    find_readable,
+    ignore,
+    read_each,
+    read_tag,
+)
+from tipbench.bench.words import Saying, StoredWord, Words, read_words
 from tipbench.records import (
     ANSWERED,
     SCHEMA,
@@ -25,6 +35,8 @@ VERDICT_TAG = re.compile(r"^verdict:([0-9a-z]+):(\d+)(?:\.(\d+))?$")
 CANDIDATES_FILE = "candidates.json"
 CANDIDATES_TAG = "tipbench.candidates"
 SCORES_TAG = "tipbench.cell_scores"
+CELL_TAG = "tipbench.key"
+RETIRED_TAG = "tipbench.retired"
 TAG_ROOM = 7_000
 """Characters of verdicts in one tag; the packing around them stays under 7,500."""
 
@@ -37,6 +49,19 @@ class CellScores(Record):
 
     sitting: str
     values: dict[str, float]
+
+
+class Retirement(Saying):
+    """A person took a cell out of the comparison; `content` says by which content, none takes it back."""
+
+    content: str = ""
+
+    @property
+    def shown(self) -> str:
+        return f"cells retired by {self.content}" if self.content else "cells taken back"
+
+
+_Word = StoredWord[Retirement]
 
 
 @dataclass(frozen=True)
@@ -52,7 +77,10 @@ class CellTexts:
 
 @dataclass(frozen=True)
 class StoredCell:
-    """A complete cell as MLflow has it. `submissions` maps (sitting, n) to the verdicts given there."""
+    """A complete cell as MLflow has it. `submissions` maps (sitting, n) to the verdicts given there.
+
+    `damaged` are tags that do not add up.
+    """
 
     run: Run
     facts: CellFacts
@@ -62,6 +90,11 @@ class StoredCell:
     )
     damaged: tuple[str, ...] = ()
     scores: CellScores | None = None
+
+    @property
+    def words(self) -> Words[Retirement]:
+        """What people said of it."""
+        return read_words(self.run, _Word)
 
     @property
     def answered_slots(self) -> list[int]:
@@ -90,7 +123,7 @@ def cell_write(
                 "tipbench.kind": "cell",
                 "tipbench.schema": str(SCHEMA),
                 "tipbench.state": "open",
-                "tipbench.key": facts.key,
+                CELL_TAG: facts.key,
             },
             "artifacts": {
                 "prompt.txt": texts.prompt,
@@ -111,7 +144,7 @@ def cell_write(
             },
             "metrics": dict(metrics),
             "tags": {
-                "tipbench.facts": facts.model_dump_json(),
+                FACTS_TAG: facts.model_dump_json(),
                 CANDIDATES_TAG: content_hash(candidates),
                 "tipbench.state": "complete",
                 "rubric": facts.rubric,
@@ -148,60 +181,45 @@ def candidate_metrics(candidates: Sequence[Candidate], *, diversity: float | Non
     return metrics
 
 
-def read_cells(runs: Iterable[Run]) -> list[StoredCell]:
-    """The complete cells among the runs; an open one is no cell yet.
-
-    Raises:
-        TrackingError: somebody edited the facts of one.
-    """
-    return [
-        _read_cell(run)
-        for run in runs
-        if run.tags.get("tipbench.kind") == "cell" and run.tags.get("tipbench.state") == "complete"
-    ]
+def read_cells(runs: Iterable[Run], pass_over: PassOver = ignore) -> list[StoredCell]:
+    """The complete cells among the runs; an open one is no cell yet."""
+    complete = (run for run in find_readable(runs, "cell") if run.tags["tipbench.state"] == "complete")
+    return read_each(complete, lambda run: _read_cell(run, pass_over), pass_over)
 
 
 def read_candidates(run: Run, text: str) -> tuple[Candidate, ...]:
     """The candidates of a cell out of its `candidates.json`.
 
     Raises:
-        TrackingError: the file was edited.
+        Damage: the file was edited.
     """
     check_unchanged(run, CANDIDATES_FILE, text, stored=run.tags.get(CANDIDATES_TAG))
-    return _candidates.validate_json(text)
-
-
-def check_unchanged(run: Run, file: str, text: str, *, stored: str | None) -> None:
-    """Compares a text with the hash that was stored beside it; older runs have none for some.
-
-    Raises:
-        TrackingError: the text was edited.
-    """
-    if stored is not None and content_hash(text) != stored:
-        raise TrackingError(
-            f"the artifact {file!r} of run {run.run_id} was edited: its hash is not the one stored with it",
-            hint="Put the file back as it was. Nothing is computed from an edited one.",
-        )
-
-
-def _read_cell(run: Run) -> StoredCell:
-    submissions, damaged = unpack_verdicts(run.tags)
     try:
-        facts = CellFacts.model_validate_json(run.tags["tipbench.facts"])
-    except (KeyError, ValidationError) as error:
-        raise TrackingError(
-            f"the tag 'tipbench.facts' of cell {run.run_id} is missing or broken",
-            hint="It was edited in MLflow. Delete that run there and collect again: the cell is made again.",
-        ) from error
+        return _candidates.validate_json(text)
+    except ValidationError as error:
+        raise Damage(run, CANDIDATES_FILE, "it holds no candidates") from error
+
+
+def _read_cell(run: Run, pass_over: PassOver) -> StoredCell:
+    submissions, damaged = unpack_verdicts(run.tags)
+    facts = read_tag(run, FACTS_TAG, CellFacts)
+    if facts.key != run.tags.get(CELL_TAG):
+        raise Damage(run, FACTS_TAG, f"it is not the cell of the tag {CELL_TAG!r}")
     scores, broken = _read_scores(run.tags)
     return StoredCell(
         run=run,
         facts=facts,
-        retired=bool(run.tags.get("tipbench.retired")),
+        retired=_is_retired(run, pass_over),
         submissions=submissions,
         damaged=damaged + broken,
         scores=scores,
     )
+
+
+def _is_retired(run: Run, pass_over: PassOver) -> bool:
+    """By the last word; before 2026-11-18 there was the tag alone, which now shows the word to people."""
+    word = read_words(run, _Word, pass_over).last
+    return bool(run.tags.get(RETIRED_TAG) if word is None else word.said.content)
 
 
 def _read_scores(tags: Mapping[str, str]) -> tuple[CellScores | None, tuple[str, ...]]:

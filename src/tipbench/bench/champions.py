@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
+from tipbench.bench.damage import FACTS_TAG, KIND_TAG, Damage, find_readable, read_each, read_tag
 from tipbench.errors import TrackingError, TrackingRefused
 from tipbench.records import SCHEMA, ChampionArm, Record
 from tipbench.tracking.registry import RegistryEntry
@@ -86,6 +87,8 @@ class Chain:
     promotions: tuple[Promotion, ...]
     entry: RegistryEntry | None
     never_in_force: tuple[Promotion, ...] = ()
+    damaged: tuple[Damage, ...] = ()
+    """Promotions that cannot be read and are no link of the chain."""
 
     @property
     def in_force(self) -> Promotion | None:
@@ -208,17 +211,22 @@ def _follow(pack: str, root: str, runs: Sequence[Run], entry: RegistryEntry | No
     chain: list[Promotion] = []
     at = known.get(root)
     while at is not None and (successor := at.params.get(SUCCESSOR)):
-        found = _read(known[successor]) if successor in known else None
-        if found is None:
+        if successor not in known:
             raise _broken(pack, f"the promotion {successor} is gone for good, or was never one")
+        try:
+            found = _read(known[successor])
+        except Damage as damage:
+            raise _broken(pack, damage.message) from damage
         # Whoever may write to MLflow may set this param once, to anything: also to a run that came before.
         if found.facts.predecessor != at.run_id:
             raise _broken(pack, f"{successor} is the successor of {at.run_id} and does not follow it")
         at = found.run
         chain.append(found)
     in_chain = {promotion.run.run_id for promotion in chain}
-    others = [each for run in runs if run.run_id not in in_chain and (each := _read(run)) is not None]
-    return Chain(pack, root, tuple(chain), entry, tuple(others))
+    damaged: list[Damage] = []
+    left = (run for run in runs if run.run_id not in in_chain and run.tags.get(KIND_TAG) != "champions")
+    others = read_each(left, _read, damaged.append)
+    return Chain(pack, root, tuple(chain), entry, tuple(others), tuple(damaged))
 
 
 def _broken(pack: str, what: str) -> BrokenChain:
@@ -229,14 +237,10 @@ def _broken(pack: str, what: str) -> BrokenChain:
     )
 
 
-def _read(run: Run) -> Promotion | None:
-    """The promotion that the run holds, if it holds one that can be read."""
-    if run.tags.get("tipbench.kind") not in PROMOTION_KINDS:
-        return None
-    try:
-        return Promotion(run, PromotionFacts.model_validate_json(run.tags.get("tipbench.facts", "")))
-    except ValidationError:
-        return None
+def _read(run: Run) -> Promotion:
+    if not any(find_readable([run], kind) for kind in PROMOTION_KINDS):
+        raise Damage(run, KIND_TAG, "it is no promotion in any state")
+    return Promotion(run, read_tag(run, FACTS_TAG, PromotionFacts))
 
 
 def champions_experiment(tracking: Tracking) -> Experiment:

@@ -10,7 +10,13 @@ from typing import Protocol
 from pydantic import ValidationError
 
 from tipbench.bench.cells import StoredCell, read_cells
-from tipbench.bench.sittings import StoredSitting, read_close_of_judging, read_sittings
+from tipbench.bench.damage import Damage, find_unreadable
+from tipbench.bench.sittings import (
+    SUBMISSION_TAG,
+    StoredSitting,
+    read_close_of_judging,
+    read_sittings,
+)
 from tipbench.errors import MixedContents
 from tipbench.records import LAZY_KINDS, CellFacts, Options, Verdict
 from tipbench.tracking.runs import Run
@@ -33,7 +39,7 @@ class CountedVerdict:
 @dataclass(frozen=True)
 class Evidence:
     """What an experiment holds. `lazy` and `auto` are the verdicts of the board, one per candidate and tier;
-    `doubles` feed agreement only."""
+    `doubles` feed agreement only. `damaged` names what cannot be read and counts for nothing."""
 
     cells: tuple[StoredCell, ...]
     duplicates: tuple[StoredCell, ...]
@@ -42,16 +48,12 @@ class Evidence:
     doubles: tuple[CountedVerdict, ...]
     close_reason: str | None
     auto: tuple[CountedVerdict, ...] = ()
+    damaged: tuple[str, ...] = ()
 
     @property
     def judging_closed(self) -> bool:
         """Whether a person ended judging."""
         return self.close_reason is not None
-
-    @property
-    def damaged(self) -> list[str]:
-        """Verdict tags that do not add up: edited by hand, they count for nothing."""
-        return [f"{cell.run.run_id} {tag}" for cell in self.cells for tag in cell.damaged]
 
     def whole_cells(self) -> dict[str, Mapping[str, float]]:
         """Run id → what a judge of another program said of the whole cell, if its sitting was not refused."""
@@ -109,8 +111,11 @@ class Evidence:
 
 def read_evidence(runs: Sequence[Run]) -> Evidence:
     """Everything that counts in these runs of one experiment."""
-    sittings = read_sittings(runs)
-    stored = read_cells(runs)
+    damaged = find_unreadable(runs)
+    sittings = read_sittings(runs, damaged.append)
+    stored = read_cells(runs, damaged.append)
+    close_reason = read_close_of_judging(runs, damaged.append)
+    damaged += _find_odd_tags(stored, sittings)
     given = list(_listed_verdicts(stored, sittings))
     cells, duplicates = _resolve_duplicates(stored, {g.cell.run.run_id for g in given})
     kept = {cell.run.run_id for cell in cells}
@@ -123,7 +128,7 @@ def read_evidence(runs: Sequence[Run]) -> Evidence:
         if place[0] not in kept:
             continue
         tier = tiers.get((each.sitting.facts.tier, each.verdict.drawn))
-        if tier is not None and place not in tier:
+        if tier is not None and place not in tier and not each.sitting.only_agreement:
             tier[place] = each
         else:
             doubles.append(each)
@@ -133,9 +138,21 @@ def read_evidence(runs: Sequence[Run]) -> Evidence:
         sittings=tuple(sittings),
         lazy=tuple(lazy.values()),
         doubles=tuple(doubles),
-        close_reason=read_close_of_judging(runs),
+        close_reason=close_reason,
         auto=tuple(auto.values()),
+        damaged=tuple(dict.fromkeys(each.told for each in damaged)),
     )
+
+
+def _find_odd_tags(cells: Iterable[StoredCell], sittings: Iterable[StoredSitting]) -> Iterable[Damage]:
+    """Verdicts that do not add up, and submissions that are none."""
+    for cell in cells:
+        for tag in () if cell.retired else cell.damaged:
+            yield Damage(cell.run, tag, "its verdicts are not what was stored")
+    for sitting in sittings:
+        for tag in sitting.run.tags:
+            if tag.startswith("submission:") and not SUBMISSION_TAG.fullmatch(tag):
+                yield Damage(sitting.run, tag, "no submission has such a number")
 
 
 def _by_cell(given: Iterable[CountedVerdict]) -> dict[str, dict[int, CountedVerdict]]:

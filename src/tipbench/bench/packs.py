@@ -1,14 +1,18 @@
 """Packs in MLflow: one run per content hash, all files as artifacts. Later phases read them only here."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from pydantic import TypeAdapter, ValidationError
+
+from tipbench.bench.damage import Damage, find_readable, find_unreadable, read_text
 from tipbench.errors import TrackingError
 from tipbench.records import SCHEMA, Pack, content_hash
 from tipbench.tracking.runs import Experiment, Run, Write
 from tipbench.tracking.tracking import Tracking
 
 FILES = "pack-files.json"
+_names = TypeAdapter(list[str])
 
 
 def pack_write(pack: Pack, *, write: Write) -> Write:
@@ -34,10 +38,8 @@ def find_pack_run(runs: Iterable[Run], pack_hash: str) -> Run | None:
     """The run that holds the pack with this hash, if it is stored."""
     found = [
         run
-        for run in runs
-        if run.tags.get("tipbench.kind") == "pack"
-        and run.tags.get("tipbench.state") == "complete"
-        and run.tags.get("tipbench.pack") == pack_hash
+        for run in find_readable(runs, "pack")
+        if run.tags["tipbench.state"] == "complete" and run.tags.get("tipbench.pack") == pack_hash
     ]
     return min(found, key=lambda run: run.run_id, default=None)
 
@@ -52,7 +54,7 @@ def read_stored_pack(experiment: Experiment, pack_hash: str, *, tracking: Tracki
     return read_pack_files(runs, pack_hash, tracking=tracking)
 
 
-def read_pack_files(runs: Iterable[Run], pack_hash: str, *, tracking: Tracking) -> Mapping[str, str]:
+def read_pack_files(runs: Sequence[Run], pack_hash: str, *, tracking: Tracking) -> Mapping[str, str]:
     """The texts of the pack that these runs of an experiment store. A machine fetches them once.
 
     Raises:
@@ -61,13 +63,12 @@ def read_pack_files(runs: Iterable[Run], pack_hash: str, *, tracking: Tracking) 
     run = find_pack_run(runs, pack_hash)
     if run is None:
         raise TrackingError(
-            f"the pack {pack_hash} is not stored in this experiment",
-            hint="Its run was deleted: restore it in MLflow, or collect again.",
+            f"the pack {pack_hash} is not stored in this experiment{_tell_others(runs)}",
+            hint="Its run was deleted or edited: put it right in MLflow, or collect again.",
         )
     files = tracking.text_cache.read(pack_hash)
     if files is None:
-        names: list[str] = json.loads(tracking.read_artifact(run, FILES))
-        files = {name: tracking.read_artifact(run, f"pack/{name}") for name in names}
+        files = {name: read_text(tracking, run, f"pack/{name}") for name in _read_names(tracking, run)}
         if content_hash(files) != pack_hash:
             raise TrackingError(
                 f"the artifacts 'pack/…' of run {run.run_id} were edited: they are not the pack {pack_hash}",
@@ -75,3 +76,17 @@ def read_pack_files(runs: Iterable[Run], pack_hash: str, *, tracking: Tracking) 
             )
         tracking.text_cache.keep(pack_hash, files)
     return files
+
+
+def _read_names(tracking: Tracking, run: Run) -> list[str]:
+    try:
+        return _names.validate_json(read_text(tracking, run, FILES))
+    except ValidationError as error:
+        raise Damage(run, FILES, "it is no list of names") from error
+
+
+def _tell_others(runs: Sequence[Run]) -> str:
+    """Which run it may have been: another pack's, or one that cannot be read."""
+    packs = [f"run {run.run_id} has {run.tags.get('tipbench.pack')!r}" for run in find_readable(runs, "pack")]
+    damaged = [f"damaged: {each.told}" for each in find_unreadable(runs)]
+    return "".join(f"; {each[:300]}" for each in [*packs, *damaged][:5])

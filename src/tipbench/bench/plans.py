@@ -1,10 +1,21 @@
 """Plans of the gate and their looks. A look is claimed on its plan before it is computed, and stays spent."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from tipbench.bench.champions import DOUBTFUL_TAG, EXPERIMENT, LOOK_TAG, Promotion, read_arm, read_chain
+from tipbench.bench.damage import (
+    FACTS_TAG,
+    UNREADABLE,
+    Damage,
+    PassOver,
+    find_readable,
+    read_each,
+    read_file,
+    read_tag,
+)
 from tipbench.bench.evidence import Evidence
 from tipbench.clock import Stamps
 from tipbench.errors import TrackingRefused
@@ -172,6 +183,7 @@ FROZEN_FILE = "frozen.json"
 RESULT_FILE = "result.json"
 PLAN_TAG = "tipbench.plan"
 _LOOK = "look:"
+_LOOK_PARAM = re.compile(r"look:([0-9]{1,3})")
 
 
 @dataclass(frozen=True)
@@ -184,11 +196,8 @@ class StoredPlan:
     @property
     def taken(self) -> dict[int, str]:
         """Look → its run. Deleting that run gives nothing back."""
-        return {
-            int(name.removeprefix(_LOOK)): value
-            for name, value in sorted(self.run.params.items())
-            if name.startswith(_LOOK)
-        }
+        params = sorted(self.run.params.items())
+        return {int(found[1]): value for name, value in params if (found := _LOOK_PARAM.fullmatch(name))}
 
     def verdicts_at(self, look: int) -> int:
         """How many lazy verdicts that look needs."""
@@ -223,7 +232,12 @@ def count_verdicts(evidence: Evidence) -> int:
 def find_plan(tracking: Tracking, experiment: Experiment, promotion: Promotion) -> StoredPlan | None:
     """The plan of this experiment against this champion, also when its run was deleted."""
     claimed = tracking.read_run(promotion.origin).params.get(_plan_key(experiment))
-    return _read_plan(tracking, claimed) if claimed else None
+    if not claimed:
+        return None
+    plan = _read_plan(tracking, claimed)
+    if plan.facts.arm_hash != promotion.facts.arm_hash:
+        raise Damage(plan.run, FACTS_TAG, f"it is no plan against {promotion.facts.arm}")
+    return plan
 
 
 def ensure_plan(
@@ -313,44 +327,57 @@ def result_write(result: LookResult, *, run_id: str, write: Write) -> Write:
 
 
 def read_frozen(tracking: Tracking, run: Run) -> Frozen:
-    """What the look is computed from."""
-    return Frozen.model_validate_json(tracking.read_artifact(run, FROZEN_FILE))
+    """What the look is computed from.
+
+    Raises:
+        Damage: that cannot be read any more; the look stays spent.
+    """
+    return read_file(tracking, run, FROZEN_FILE, Frozen)
 
 
 def read_result(tracking: Tracking, run: Run) -> LookResult | None:
-    """What the look said; None while nobody finished it."""
-    if run.tags.get("tipbench.state") != "complete":
+    """What the look said; None while nobody finished it.
+
+    Raises:
+        Damage: that cannot be read any more; the look stays spent.
+    """
+    if not find_readable([run], "look"):
+        raise Damage(run, "tipbench.state", "it is no look")
+    if run.tags["tipbench.state"] != "complete":
         return None
-    return LookResult.model_validate_json(tracking.read_artifact(run, RESULT_FILE))
+    result = read_file(tracking, run, RESULT_FILE, LookResult)
+    if str(result.look) != run.tags.get(LOOK_TAG):
+        raise Damage(run, RESULT_FILE, f"it is not the look of the tag {LOOK_TAG!r}")
+    return result
 
 
-def mark_doubtful(tracking: Tracking, experiment: Experiment, evidence: Evidence, *, stamps: Stamps) -> int:
+def mark_doubtful(tracking: Tracking, experiment: Experiment, evidence: Evidence) -> int:
     """Marks looks and promotions that rest on sittings which were refused since, and takes marks back.
 
     Returns how many runs changed.
     """
     refused = {sitting.facts.token for sitting in evidence.sittings if sitting.state == "refused"}
     looks = tracking.search_runs([experiment.id], "tags.`tipbench.kind` = 'look'")
-    changed: list[tuple[Experiment, Run, str]] = []
+    changed: list[tuple[str, str]] = []
     for look in looks:
-        used = {sitting.token for sitting in read_frozen(tracking, look).sittings}
+        try:
+            used = {sitting.token for sitting in read_frozen(tracking, look).sittings}
+        except UNREADABLE:
+            continue  # The gate says so: it lets nobody pass on it.
         mark = " ".join(sorted(used & refused))
-        rests_on_it = [(experiment, look), *_promotions_by(tracking, look)]
-        changed += [
-            (place, run, mark) for place, run in rests_on_it if run.tags.get(DOUBTFUL_TAG, "") != mark
-        ]
-    for place, run, mark in changed:
-        tags = {DOUBTFUL_TAG: mark}
-        tracking.deliver(blank_write(place, stamps).model_copy(update={"run_id": run.run_id, "tags": tags}))
+        rests_on_it = [look, *_promotions_by(tracking, look)]
+        changed += [(run.run_id, mark) for run in rests_on_it if run.tags.get(DOUBTFUL_TAG, "") != mark]
+    for run_id, mark in changed:
+        # Not journaled: left behind, it would overrule what follows from a newer word.
+        tracking.overrule(run_id, metrics={}, tags={DOUBTFUL_TAG: mark}, without_tags=())
     return len(changed)
 
 
-def _promotions_by(tracking: Tracking, look: Run) -> Iterable[tuple[Experiment, Run]]:
+def _promotions_by(tracking: Tracking, look: Run) -> Sequence[Run]:
     if look.tags.get("tipbench.answer") != "promote":
         return []
     experiment = tracking.ensure_experiment(EXPERIMENT)
-    found: Sequence[Run] = tracking.search_runs([experiment.id], f"tags.`{LOOK_TAG}` = '{look.run_id}'")
-    return [(experiment, run) for run in found]
+    return tracking.search_runs([experiment.id], f"tags.`{LOOK_TAG}` = '{look.run_id}'")
 
 
 def _claim(tracking: Tracking, run_id: str, key: str, value: str) -> str:
@@ -375,8 +402,37 @@ def _plan_write(facts: PlanFacts, *, write: Write) -> Write:
 
 
 def _read_plan(tracking: Tracking, run_id: str) -> StoredPlan:
-    run = tracking.read_run(run_id)
-    return StoredPlan(run, PlanFacts.model_validate_json(run.tags["tipbench.facts"]))
+    return read_plan(tracking.read_run(run_id))
+
+
+def read_plan(run: Run) -> StoredPlan:
+    """The plan that the run holds.
+
+    Raises:
+        Damage: it holds none; or a look that it does not have was spent on it.
+    """
+    if not find_readable([run], "plan"):
+        raise Damage(run, "tipbench.kind", "it is no plan")
+    plan = StoredPlan(run, read_tag(run, FACTS_TAG, PlanFacts))
+    for name in run.params:
+        found = _LOOK_PARAM.fullmatch(name)
+        if name.startswith(_LOOK) and (found is None or int(found[1]) >= len(plan.facts.looks)):
+            raise Damage(run, name, "it plans no such look")
+    return plan
+
+
+def check_plans(runs: Sequence[Run], pass_over: PassOver) -> None:
+    """Says which plans and looks cannot be read: what was spent and what was said is not known."""
+    for kind, read in (("plan", read_plan), ("look", _read_answer)):
+        complete = (run for run in find_readable(runs, kind) if run.tags["tipbench.state"] == "complete")
+        read_each(complete, read, pass_over)
+
+
+def _read_answer(run: Run) -> str:
+    answer = run.tags.get("tipbench.answer", "")
+    if answer not in get_args(Answer):
+        raise Damage(run, "tipbench.answer", "it is no answer of a gate")
+    return answer
 
 
 def _plan_key(experiment: Experiment) -> str:

@@ -298,6 +298,8 @@ def mark_sitting(sitting: StoredSitting, *, also: Collection[str] = ()) -> str:
     if sitting.drift is not None:
         marks += ["unanchored"] if sitting.drift.unanchored else list(sitting.drift.alarms)
     marks += ["not blind, scored whole cells"] if sitting.facts.drawn == "cell" else []
+    marks += [sitting.unblinded.told] if sitting.unblinded is not None else []
+    marks += ["counts for agreement only"] if sitting.only_agreement else []
     marks += also
     grade = read_grade(sitting)
     if grade is not None:

@@ -1,24 +1,44 @@
 """Sittings in MLflow: handed out, answered, closed. Blind key and answers are artifacts of the run."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from tipbench.bench.damage import (
+    FACTS_TAG,
+    Damage,
+    PassOver,
+    check_ms,
+    find_readable,
+    ignore,
+    read_each,
+    read_ms,
+    read_tag,
+)
+from tipbench.bench.words import S, Saying, StoredWord, Words, read_words
+from tipbench.clock import format_time
 from tipbench.records import SCHEMA, Drawn, Record, content_hash
 from tipbench.stats import Alpha
-from tipbench.tracking.runs import Run, Write
+from tipbench.tracking.runs import LATEST_MS, Run, Write
 
 KEY_FILE = "key.json"
 KEY_TAG = "tipbench.blind_key"
 """The hash of that file; sittings made before 2026-11-18 have none."""
 EXPIRES_TAG = "tipbench.expires_ms"
 DRIFT_TAG = "tipbench.drift"
+CLOSED_MS = "closed_ms"
+WORD_TAG = "tipbench.word"
+"""On the run that shows a word to people: the word's id. Such runs decide nothing; older ones have none."""
+UNBLINDED_TAG = "tipbench.unblinded"
+"""What its judge had seen before; most sittings have none."""
 LEASE_MS = 14 * 24 * 3600 * 1000
 LIVE_LEASE_MS = 30 * 60 * 1000
 """How long items stay with a judge who does not answer: one with a file, one who is here."""
 SittingState = Literal["open", "accepted", "refused", "expired", "superseded"]
+SUBMISSION_TAG = re.compile(r"submission:([0-9]{1,6})")
 CLOSED_STATES = ("accepted", "refused", "expired", "superseded")
 
 
@@ -119,8 +139,8 @@ class StoredDrift(Record):
         return self.offset if self.roomy_offset is None else self.roomy_offset
 
 
-class Decision(Record):
-    """A person accepts or refuses a sitting, whatever the rule said. The latest one is in force.
+class Decision(Saying):
+    """A person accepts or refuses a sitting, whatever the rule said. The last word is in force.
 
     `closed` is set when answers that came after the close shall count too.
     """
@@ -130,6 +150,23 @@ class Decision(Record):
     reason: str = Field(min_length=1, max_length=2_000)
     by: str = ""
     closed: ClosedSitting | None = None
+
+    @property
+    def shown(self) -> str:
+        return f"sitting {self.sitting} {'accepted' if self.accept else 'refused'}"
+
+
+class SeenArms(Record):
+    """What a judge saw of the arms of their candidates, and when; `experiment` is where."""
+
+    experiment: str
+    what: str
+    at_ms: int = Field(ge=0, le=LATEST_MS)
+
+    @property
+    def told(self) -> str:
+        """In words, for one line; no arm is named."""
+        return f"unblinded: saw arms at {format_time(self.at_ms)} ({self.what})"
 
 
 @dataclass(frozen=True)
@@ -157,8 +194,18 @@ class StoredSitting:
 
     @property
     def closed_ms(self) -> int:
-        """When it was closed, 0 while it is not."""
-        return int(self.run.tags.get("tipbench.closed_ms", "0"))
+        """When it was closed, 0 while it is not: by the server's clock, and the first who closed it says.
+
+        Before 2026-11-18 the tag said it, by the clock of whoever finished the close.
+        """
+        if self.closed is None:
+            return 0
+        return int(self.run.params.get(CLOSED_MS, self.run.tags.get("tipbench.closed_ms", "0")))
+
+    @property
+    def words(self) -> Words[Decision]:
+        """What people said of it."""
+        return read_words(self.run, StoredWord[Decision])
 
     @property
     def claimed_close(self) -> str:
@@ -175,13 +222,30 @@ class StoredSitting:
         """Submissions that came after the close and do not count."""
         return tuple(n for n in self.submissions if self.closed and n not in self.closed.submissions)
 
+    @property
+    def unblinded(self) -> SeenArms | None:
+        """What its judge had seen of the arms before."""
+        if UNBLINDED_TAG not in self.run.tags:
+            return None
+        try:
+            return SeenArms.model_validate_json(self.run.tags[UNBLINDED_TAG])
+        except ValidationError:
+            return SeenArms(experiment="", what="not readable any more", at_ms=0)
+
+    @property
+    def only_agreement(self) -> bool:
+        """Whether its verdicts are not the board's: its judge knew the arms, and no person accepted them."""
+        return self.unblinded is not None and not (self.decision and self.decision.accept)
+
     def is_open(self, now_ms: int) -> bool:
         """Whether its items are still with a judge."""
         return self.state == "open" and not self.claimed_close and now_ms < self.expires_ms
 
 
-def sitting_write(facts: SittingFacts, key: BlindKey, *, judged_by: str, write: Write) -> Write:
-    """The run of a sitting whose items are about to be handed out."""
+def sitting_write(
+    facts: SittingFacts, key: BlindKey, *, judged_by: str, write: Write, seen: SeenArms | None = None
+) -> Write:
+    """The run of a sitting whose items are about to be handed out to a judge who has `seen` that."""
     text = key.model_dump_json()
     return write.model_copy(
         update={
@@ -197,10 +261,16 @@ def sitting_write(facts: SittingFacts, key: BlindKey, *, judged_by: str, write: 
                 "tipbench.facts": facts.model_dump_json(),
                 "tipbench.for": judged_by,
                 KEY_TAG: content_hash(text),
+                **unblinded_tag(seen),
                 "tipbench.state": "open",
             },
         }
     )
+
+
+def unblinded_tag(seen: SeenArms | None) -> dict[str, str]:
+    """The mark of a sitting whose judge had seen arms; nothing for the others."""
+    return {} if seen is None else {UNBLINDED_TAG: seen.model_dump_json()}
 
 
 def submission_write(submission: Submission, *, sitting: StoredSitting, write: Write) -> Write:
@@ -231,101 +301,146 @@ def close_hash(closed: ClosedSitting) -> str:
     return content_hash(closed.model_dump())
 
 
-def read_sittings(runs: Sequence[Run]) -> list[StoredSitting]:
+def read_sittings(runs: Sequence[Run], pass_over: PassOver = ignore) -> list[StoredSitting]:
     """All sittings that were handed out, oldest first."""
-    decisions = _read_decisions(runs)
-    found = [
-        _read_sitting(run, decisions.get(run.tags.get("tipbench.sitting", "")))
-        for run in runs
-        if run.tags.get("tipbench.kind") == "sitting" and "tipbench.facts" in run.tags
-    ]
+    decisions = _read_decisions(runs, pass_over)
+    out = (run for run in find_readable(runs, "sitting") if run.tags["tipbench.state"] != "preparing")
+
+    def read(run: Run) -> StoredSitting:
+        return _read_sitting(run, decisions.get(run.tags.get("tipbench.sitting", "")), pass_over)
+
+    found = read_each(out, read, pass_over)
     return sorted(found, key=lambda sitting: (sitting.run.start_time, sitting.facts.token))
 
 
-def _read_sitting(run: Run, decision: Decision | None) -> StoredSitting:
-    closed = (
-        ClosedSitting.model_validate_json(run.tags["tipbench.closed"])
-        if "tipbench.closed" in run.tags
-        else None
-    )
+def _read_sitting(run: Run, decision: Decision | None, pass_over: PassOver) -> StoredSitting:
+    facts, closed = read_tag(run, FACTS_TAG, SittingFacts), _read(run, "tipbench.closed", ClosedSitting)
     if closed is not None and close_hash(closed) != run.params.get("closed"):
         closed = None
-    state = run.tags.get("tipbench.state", "open")
+    if (word := read_words(run, StoredWord[Decision], pass_over).last) is not None:
+        decision = word.said
+    state, submissions = run.tags["tipbench.state"], _submission_numbers(run.tags)
+    _check_sitting(run, facts)
+    if state in CLOSED_STATES:
+        _check_closed(run, facts, closed, submissions)
     if decision is not None and closed is not None:
         state = "accepted" if decision.accept else "refused"
         closed = decision.closed or closed
     return StoredSitting(
         run=run,
-        facts=SittingFacts.model_validate_json(run.tags["tipbench.facts"]),
+        facts=facts,
         state=state if state in CLOSED_STATES else "open",  # pyright: ignore[reportArgumentType]
         judged_by=run.params.get("judged_by", ""),
         closed=closed,
-        submissions=_submission_numbers(run.tags),
-        drift=StoredDrift.model_validate_json(run.tags[DRIFT_TAG]) if DRIFT_TAG in run.tags else None,
+        submissions=submissions,
+        drift=_read(run, DRIFT_TAG, StoredDrift),
         decision=decision,
     )
 
 
+def _check_sitting(run: Run, facts: SittingFacts) -> None:
+    if facts.token != run.tags.get("tipbench.sitting"):
+        raise Damage(run, FACTS_TAG, "it is not the sitting of the tag 'tipbench.sitting'")
+    if abs(facts.expires_ms) > LATEST_MS:
+        raise Damage(run, FACTS_TAG, f"it expires at {facts.expires_ms}, which is no time")
+    read_ms(run, EXPIRES_TAG, 0)
+    _read(run, PROGRESS_TAG, StoredProgress)
+
+
+def _check_closed(
+    run: Run, facts: SittingFacts, closed: ClosedSitting | None, submissions: tuple[int, ...]
+) -> None:
+    """What a close stored together must be there together, or nobody knows what counts."""
+    if closed is None:
+        raise Damage(run, "tipbench.closed", "it is not the close that the param 'closed' claims")
+    if closed.judged_by not in ("", run.params.get("judged_by", "")):
+        raise Damage(run, "judged_by", f"it is not {closed.judged_by!r}, who closed it")
+    if missing := set(closed.submissions).difference(submissions):
+        raise Damage(run, f"submission:{min(missing)}", "it is gone, and the close counts it")
+    read_tag(run, DRIFT_TAG, StoredDrift)
+    if "tipbench.closed_ms" not in run.tags:
+        raise Damage(run, "tipbench.closed_ms", "it is gone")
+    read_ms(run, "tipbench.closed_ms", 0)
+    check_ms(run, CLOSED_MS, run.params.get(CLOSED_MS, "0"))
+    if facts.tier == "auto" and facts.drawn != "cell" and run.tags["tipbench.state"] != "superseded":
+        read_tag(run, GRADE_TAG, JudgeGrade)
+
+
 def _submission_numbers(tags: Mapping[str, str]) -> tuple[int, ...]:
-    return tuple(sorted(int(name.split(":")[1]) for name in tags if name.startswith("submission:")))
+    return tuple(sorted(int(found[1]) for name in tags if (found := SUBMISSION_TAG.fullmatch(name))))
 
 
-def decision_write(decision: Decision, *, write: Write) -> Write:
-    """The run of a person's decision about a sitting."""
-    word = "accepted" if decision.accept else "refused"
-    return _complete_run("decision", f"sitting {decision.sitting} {word}", decision, write)
+def _read_decisions(runs: Iterable[Run], pass_over: PassOver) -> dict[str, Decision]:
+    """Token → the latest decision about that sitting of those that have no place among its words.
 
-
-def _read_decisions(runs: Iterable[Run]) -> dict[str, Decision]:
-    """Token → the latest decision about that sitting."""
-    decisions = [
-        Decision.model_validate_json(run.tags["tipbench.facts"]) for run in _complete(runs, "decision")
-    ]
+    Before 2026-11-18 decisions were runs of their own, in force by the clock of whoever wrote them.
+    """
+    complete = _complete(runs, "decision")
+    decisions = read_each(complete, lambda run: read_tag(run, FACTS_TAG, Decision), pass_over)
     return {decision.sitting: decision for decision in decisions}
 
 
-class EndOfJudging(Record):
-    """A person ended judging of the experiment, or opened it again. The latest one is in force."""
+class EndOfJudging(Saying):
+    """A person ended judging of the experiment, or opened it again. The last word is in force."""
 
     closed: bool
     reason: str = Field(min_length=1, max_length=2_000)
 
+    @property
+    def shown(self) -> str:
+        return f"judging {'closed' if self.closed else 'reopened'}"
 
-def end_of_judging_write(end: EndOfJudging, *, write: Write) -> Write:
-    """The run that ends judging of an experiment or opens it again."""
-    return _complete_run("close", "judging closed" if end.closed else "judging reopened", end, write)
+
+def read_words_on_judging(runs: Iterable[Run], pass_over: PassOver = ignore) -> Words[EndOfJudging] | None:
+    """What people said of judging this experiment: it stands on its pack. None where there is none yet.
+
+    Of several packs it is the one with words, so that all who come meet at the same one.
+    """
+    found = [
+        read_words(run, StoredWord[EndOfJudging], pass_over)
+        for run in find_readable(runs, "pack")
+        if run.tags["tipbench.state"] == "complete"
+    ]
+    return min(found, key=lambda words: (-words.places, words.run.run_id)) if found else None
 
 
-def read_close_of_judging(runs: Iterable[Run]) -> str | None:
+def read_close_of_judging(runs: Sequence[Run], pass_over: PassOver = ignore) -> str | None:
     """Why judging of this experiment was closed; None while it is open."""
-    found = _complete(runs, "close")
-    if not found:
-        return None
-    end = EndOfJudging.model_validate_json(found[-1].tags["tipbench.facts"])
-    return end.reason if end.closed else None
+    words = read_words_on_judging(runs, pass_over)
+    # Ends without a place among the words were said before 2026-11-18.
+    complete = _complete(runs, "close")
+    ends = read_each(complete, lambda run: read_tag(run, FACTS_TAG, EndOfJudging), pass_over)
+    if words is not None and words.last is not None:
+        ends.append(words.last.said)
+    return ends[-1].reason if ends and ends[-1].closed else None
 
 
-def _complete_run(kind: str, name: str, facts: Record, write: Write) -> Write:
+def word_write(kind: Literal["close", "decision"], word: StoredWord[S], *, write: Write) -> Write:
+    """The run that shows a word to people, and to older versions. What counts is the word in its place."""
     return write.model_copy(
         update={
-            "run_name": name,
+            "run_name": word.said.shown,
             "tags_at_create": {
                 "tipbench.kind": kind,
                 "tipbench.schema": str(SCHEMA),
                 "tipbench.state": "open",
             },
-            "tags": {"tipbench.state": "complete", "tipbench.facts": facts.model_dump_json()},
+            "tags": {
+                "tipbench.state": "complete",
+                "tipbench.facts": word.said.model_dump_json(),
+                WORD_TAG: word.id,
+            },
             "end_time": write.start_time,
         }
     )
 
 
 def _complete(runs: Iterable[Run], kind: str) -> list[Run]:
-    """The complete runs of that kind, oldest first."""
+    """The complete runs of that kind that show no word, oldest first."""
     found = [
         run
-        for run in runs
-        if run.tags.get("tipbench.kind") == kind and run.tags.get("tipbench.state") == "complete"
+        for run in find_readable(runs, kind)
+        if run.tags["tipbench.state"] == "complete" and WORD_TAG not in run.tags
     ]
     return sorted(found, key=lambda run: (run.start_time, run.run_id))
 
@@ -423,13 +538,13 @@ class StoredProgress(Record):
 
 def read_grade(sitting: StoredSitting) -> JudgeGrade | None:
     """How good its judge is; None before it was closed, and of a lazy judge."""
-    return _read(sitting.run.tags, GRADE_TAG, JudgeGrade)
+    return _read(sitting.run, GRADE_TAG, JudgeGrade)
 
 
 def read_progress(sitting: StoredSitting) -> StoredProgress:
     """What it took so far, as far as it was stored."""
-    return _read(sitting.run.tags, PROGRESS_TAG, StoredProgress) or StoredProgress()
+    return _read(sitting.run, PROGRESS_TAG, StoredProgress) or StoredProgress()
 
 
-def _read(tags: Mapping[str, str], name: str, record: type[R]) -> R | None:
-    return record.model_validate_json(tags[name]) if name in tags else None
+def _read(run: Run, name: str, record: type[R]) -> R | None:
+    return read_tag(run, name, record) if name in run.tags else None

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from tipbench.errors import TrackingError, UsageError
+from tipbench.bench.damage import FACTS_TAG, Damage, PassOver, find_readable, ignore, read_each, read_tag
+from tipbench.errors import UsageError
 from tipbench.pack import examine, parse_pack
 from tipbench.records import SCHEMA, Pack, Prompt, Record, content_hash
 from tipbench.tracking import Run, Write
@@ -143,23 +144,28 @@ def version_write(facts: VersionFacts, text: str, *, write: Write) -> Write:
 
 
 def read_versions(
-    runs: Iterable[Run], *, read_artifact: Callable[[Run, str], str]
+    runs: Iterable[Run], *, read_text: Callable[[Run, str], str], pass_over: PassOver = ignore
 ) -> tuple[StoredVersion, ...]:
-    """All versions of an experiment, oldest first, each text once.
+    """All versions of an experiment, oldest first, each text once."""
 
-    Raises:
-        TrackingError: a text was edited in MLflow.
-    """
-    found: dict[str, StoredVersion] = {}
-    for run in sorted(runs, key=lambda run: (run.start_time, run.run_id)):
-        if run.tags.get("tipbench.kind") != KIND or run.tags.get("tipbench.state") != "complete":
-            continue
-        facts = VersionFacts.model_validate_json(run.tags["tipbench.facts"])
-        prompt = Prompt(name=facts.name, text=read_artifact(run, TEXT_FILE))
+    def read(run: Run) -> StoredVersion:
+        facts = read_tag(run, FACTS_TAG, VersionFacts)
+        prompt = Prompt(name=facts.name, text=read_text(run, TEXT_FILE))
         if prompt.hash != facts.hash:
-            raise TrackingError(
-                f"{TEXT_FILE!r} of prompt version {facts.name!r} (run {run.run_id}) was edited",
-                hint="Put the text back as it was, or delete that run in MLflow.",
-            )
-        found.setdefault(facts.hash, StoredVersion(run, facts, prompt))
+            raise Damage(run, TEXT_FILE, f"the text of version {facts.name!r} was edited")
+        return StoredVersion(run, facts, prompt)
+
+    found: dict[str, StoredVersion] = {}
+    for version in read_each(_complete(runs), read, pass_over):
+        found.setdefault(version.facts.hash, version)
     return tuple(found.values())
+
+
+def check_versions(runs: Iterable[Run], pass_over: PassOver) -> None:
+    """Says which versions cannot be read; of those that can the text is not looked at."""
+    read_each(_complete(runs), lambda run: read_tag(run, FACTS_TAG, VersionFacts), pass_over)
+
+
+def _complete(runs: Iterable[Run]) -> list[Run]:
+    found = [run for run in find_readable(runs, KIND) if run.tags["tipbench.state"] == "complete"]
+    return sorted(found, key=lambda run: (run.start_time, run.run_id))

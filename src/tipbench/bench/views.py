@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import StoredCell, read_cells
+from tipbench.bench.cells import RETIRED_TAG, StoredCell, read_cells
 from tipbench.bench.evidence import CountedVerdict, Evidence, check_contents
 from tipbench.bench.scores import find_auto_judges, find_levels, find_values, make_auto_scores, make_scores
 from tipbench.bench.sittings import StoredSitting
@@ -75,6 +75,8 @@ def make_views(
         metrics = _mean_scores(awaited, rubric)
         metrics |= {AUTO + name: value for name, value in _mean_scores(by_auto, rubric).items()}
         tags = {"judge_pending": str(run_id in waiting).lower()}
+        if (word := cell.words.last) is not None:
+            tags[RETIRED_TAG] = word.said.content
         tags |= _judge_tags(awaited, JUDGE_TAGS) | _judge_tags(by_auto, AUTO_TAGS)
         for tier, values in boards.items():
             if run_id in values:
@@ -121,7 +123,8 @@ def refresh_views(bench: Bench) -> int:
     left = [
         cell
         for cell in bench.stored_cells.values()
-        if cell.run.run_id not in kept and any(_is_on_board(cell, tag) for tag in BOARD_TAGS.values())
+        if cell.run.run_id not in kept
+        and (_hides_word(cell) or any(_is_on_board(cell, tag) for tag in BOARD_TAGS.values()))
     ]
     views = make_views([*evidence.cells, *left], evidence=evidence, rubric_of=bench.rubric_of)
     changed = [view for view in views if view.wrong_metrics or view.wrong_tags]
@@ -146,6 +149,12 @@ def _is_on_board(cell: StoredCell, tag: str) -> bool:
     return cell.run.tags.get(tag) == "true"
 
 
+def _hides_word(cell: StoredCell) -> bool:
+    """Whether its tag shows another word than the last one."""
+    word = cell.words.last
+    return word is not None and cell.run.tags.get(RETIRED_TAG) != word.said.content
+
+
 def score_names(rubric: Rubric) -> tuple[str, ...]:
     """The metrics that only verdicts may set."""
     names = (*(scale.name for scale in rubric.scales), *(flag.name for flag in rubric.flags), "composite")
@@ -164,7 +173,7 @@ def _mean_scores(given: Sequence[CountedVerdict], rubric: Rubric) -> dict[str, f
 def _judge_tags(given: Sequence[CountedVerdict], names: tuple[str, str]) -> dict[str, str]:
     if not given:
         return {}
-    closed_ms = max(int(g.sitting.run.tags.get("tipbench.closed_ms", "0")) for g in given)
+    closed_ms = max(g.sitting.closed_ms for g in given)
     judges = sorted({g.sitting.closed.judged_by for g in given if g.sitting.closed})
     at = datetime.fromtimestamp(closed_ms / 1000, tz=UTC).isoformat(timespec="seconds")
     return dict(zip(names, (at, ", ".join(judges)[:5_000]), strict=True))
@@ -230,6 +239,8 @@ class RepairReport:
     cells: int
     changes: tuple[Change, ...]
     left: tuple[Change, ...]
+    damaged: tuple[str, ...] = ()
+    """What cannot be read, and counts for nothing."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +263,8 @@ def repair_experiment(
     with hold_lock(locks / f"judge-{experiment.uid}.lock"):
         if not dry_run:
             tracking.deliver_left_over()
-        findings = _look_at(Bench(tracking, experiment, stamps, fresh=True))
+        bench = Bench(tracking, experiment, stamps, fresh=True)
+        findings = _look_at(bench)
         for finding in findings:
             if finding.is_wrong and not dry_run:
                 tracking.overrule(
@@ -266,6 +278,7 @@ def repair_experiment(
         cells=len(findings),
         changes=tuple(change for finding in findings for change in _changes(finding)),
         left=tuple(change for finding in findings for change in _left(finding)),
+        damaged=bench.evidence.damaged,
     )
 
 

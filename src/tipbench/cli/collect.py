@@ -13,6 +13,7 @@ from tipbench.cli.session import (
     check_room,
     content_options,
     experiment_option,
+    find_user,
     has_subcommand,
     mlflow_options,
     open_session,
@@ -20,11 +21,10 @@ from tipbench.cli.session import (
     run_option,
     start_session,
 )
-from tipbench.errors import TrackingRefused, TrackingUnavailable, UsageError
+from tipbench.errors import TrackingRefused, UsageError
 from tipbench.run_keys import RUN_KEYS
 
 if TYPE_CHECKING:
-    from tipbench.bench.cells import StoredCell
     from tipbench.bench.champions import ChampionArm
     from tipbench.grid import Cell
     from tipbench.records import Model
@@ -236,39 +236,10 @@ def retire(
         raise UsageError(f"collect retire takes exactly one of {', '.join('--' + kind for kind in KINDS)}")
     ((kind, value),) = wanted.items()
     with open_session(flags) as session:
-        _retire(session, kind=kind, value=value, undo=undo)
-
-
-def _retire(session: Session, *, kind: str, value: str, undo: bool) -> None:
-    """Tags the cells of this content, or takes the tag away; the views follow."""
-    from tipbench.bench.views import refresh_views
-
-    tracking, name = session.tracking, session.settings.experiment
-    bench = session.workbench.open(name)
-    cells = [cell for cell in bench.stored_cells.values() if cell.retired == undo]
-    found = [cell for cell in cells if _written(cell, kind) == value]
-    if not found:
-        known = sorted({_written(cell, kind) for cell in cells})
-        raise UsageError(
-            f"experiment {name!r} has no cells with {kind} {value!r}", hint=f"There are: {', '.join(known)}"
-        )
-    for cell in found:
-        blank = bench.blank()
-        tags = {"tipbench.retired": "" if undo else f"{kind} {value}"}
-        tags |= {"judge_pending": str(undo and bool(cell.answered_slots)).lower()}
-        tracking.submit(blank.model_copy(update={"run_id": cell.run.run_id, "tags": tags}))
-    report = tracking.flush()
-    if report.left_in_journal or report.refused:
-        raise TrackingUnavailable("not all cells could be tagged", hint="Run the same command again.")
-    refresh_views(bench.again(fresh=True))
-    did = "took back" if undo else "retired"
-    session.say.print(f"{did} {len(found)} cells with {kind} {value}; nothing was deleted", markup=False)
-
-
-def _written(cell: "StoredCell", kind: str) -> str:
-    from tipbench.bench.evidence import content_of, format_content
-
-    return format_content(*content_of(cell.facts, kind))
+        name = session.settings.experiment
+        count = session.workbench.collecting.retire(kind, value, experiment=name, by=find_user(), undo=undo)
+        did = "took back" if undo else "retired"
+        session.say.print(f"{did} {count} cells with {kind} {value}; nothing was deleted", markup=False)
 
 
 @command.command(name="plan", short_help="What a design can see before anything is made.")

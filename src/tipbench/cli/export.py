@@ -34,9 +34,12 @@ def command(
     if not pairs:
         raise UsageError("say what to export: --pairs")
     from tipbench.ranking.preferences import find_preferences
+    from tipbench.show.sittings import print_damaged
 
     with open_session(flags | {"experiment": name}) as session:
-        found = find_preferences(session.workbench.open(name, fresh=True), min_margin=min_margin)
+        bench = session.workbench.open(name, fresh=True)
+        found = find_preferences(bench, min_margin=min_margin)
+        print_damaged(bench.evidence.damaged, session.say)
         if not found.pairs:
             session.say.print(f"no preferences in {name!r}: {found.why}", markup=False)
             ctx.exit(NOTHING_YET)

@@ -253,7 +253,8 @@ class EngineWork:
             say.print(f"· {judge.name} judged before and is uninformative", markup=False, style="dim")
             return
         try:
-            outcome = judge_with_bar(session, AutoOrder(judge), quiet=not say.is_terminal)
+            order = AutoOrder(judge, budget_usd=session.settings.judge_budget)
+            outcome = judge_with_bar(session, order, quiet=not say.is_terminal)
         except CannotHoldFormat as error:
             say.print(f"· {error.message}", markup=False)
             return

@@ -121,7 +121,11 @@ def delta_option(function: Function) -> Function:
 @click.option("--judged-by", help="Who judges [default: what the sheet says; at hand-out your user name].")
 @click.option("--auto", is_flag=True, help="Let a model judge everything it did not judge yet.")
 @click.option("--judge-model", help="With --auto: a local model, openai:NAME, or litellm:PROVIDER/NAME.")
-@click.option("--budget", type=click.FloatRange(min=0), help="With --auto: at most so many US dollars.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0),
+    help="With --auto: at most so many US dollars [default: judge_budget].",
+)
 @click.option("--anyway", is_flag=True, help="With --auto: judge on when the anchors show it cannot.")
 @click.option("--agent", is_flag=True, help="Let the coding agent of the setting judge_command judge.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
@@ -234,11 +238,15 @@ def _print_apply(
 ) -> None:
     from dataclasses import asdict
 
-    from tipbench.show.sittings import tell_refused
+    from tipbench.show.sittings import tell_refused, tell_unblinded
 
-    why = {token: tell_refused(line, experiment=taken.experiment) for token, line in refused.items()}
+    why = {line.sitting: [tell_unblinded(line)] for line in taken.status.sittings if line.only_agreement}
+    why |= {token: tell_refused(line, experiment=taken.experiment) for token, line in refused.items()}
     if as_json:
-        rows = [asdict(each) | {"refused": (why.get(each.sitting) or [None])[0]} for each in taken.sections]
+        rows = [
+            asdict(each) | {"refused": why[each.sitting][0] if each.sitting in refused else None}
+            for each in taken.sections
+        ]
         click.echo(json.dumps(rows))
         return
     for section in taken.sections:
@@ -275,7 +283,8 @@ def _judge_by_model(given: Mapping[str, Any]) -> int:
     with open_engines(settings, report=lambda line: say.print(line, markup=False)) as engines:
         judge = find_judge(settings.judge_model, settings, engines)
         with start_session(settings, say=say) as session:
-            order = AutoOrder(judge, budget_usd=given["budget"], anyway=anyway)
+            budget = settings.judge_budget if given["budget"] is None else given["budget"]
+            order = AutoOrder(judge, budget_usd=budget, anyway=anyway)
             try:
                 outcome = judge_with_bar(session, order, quiet=as_json)
             except KeyboardInterrupt:
@@ -426,7 +435,7 @@ def close_judging(*, reason: str, **flags: object) -> None:
     """End judging of an experiment: what is not judged stays so."""
     with open_session(flags) as session:
         name = session.settings.experiment
-        session.workbench.judging.end(check_reason(reason), experiment=name)
+        session.workbench.judging.end(check_reason(reason), experiment=name, by=find_user())
         session.say.print(f"judging of {name!r} is closed: {reason}", markup=False)
 
 
@@ -438,7 +447,7 @@ def reopen_judging(*, reason: str, **flags: object) -> None:
     """Open judging of an experiment again."""
     with open_session(flags) as session:
         name = session.settings.experiment
-        session.workbench.judging.reopen(check_reason(reason), experiment=name)
+        session.workbench.judging.reopen(check_reason(reason), experiment=name, by=find_user())
         session.say.print(f"judging of {name!r} is open again: {reason}", markup=False)
 
 

@@ -88,6 +88,8 @@ def status(home: str | None) -> None:
 def backup(*, file: Path | None, force: bool, home: str | None) -> None:
     """Write all data of the managed MLflow server to FILE, also while it runs and is written to.
 
+    Users and jobs of `tipbench serve`, and what policies have learned, go with it.
+
     FILE is tipbench-backup-DATE-TIME.tar.gz in the current folder unless it is given.
     """
     from datetime import datetime
@@ -112,6 +114,11 @@ def backup(*, file: Path | None, force: bool, home: str | None) -> None:
         f"{target} ({size:.2f} MB): {manifest.experiments} experiments, {manifest.runs} runs, "
         f"{manifest.artifacts} artifacts, {manifest.waiting} writes that wait in the journal"
     )
+    beside = [
+        name for name in ("admin.db", "policies") if any(each.startswith(name) for each in manifest.files)
+    ]
+    if beside:
+        click.echo(f"in it too, of the data folder: {', '.join(beside)}")
     others = sum(count_waiting(settings.home / "journal").values()) - manifest.waiting
     if others > 0:
         click.echo(f"not in it: {others} writes that wait for other servers")
@@ -241,12 +248,15 @@ def _repair(session: Session, experiment: "Experiment", *, dry_run: bool) -> "Re
 
 
 def _print_repaired(session: Session, repaired: "RepairReport", *, dry_run: bool) -> None:
+    from tipbench.show.sittings import print_damaged
+
     did = "would change" if dry_run else "changed"
     cells = len({change.run_id for change in repaired.changes})
     session.say.print(
         f"{repaired.experiment}: {did} {len(repaired.changes)} values on {cells} of {repaired.cells} cells",
         markup=False,
     )
+    print_damaged(repaired.damaged, session.say)
     if dry_run and repaired.changes:
         _print_changes(session, repaired.changes)
     if repaired.left:

@@ -14,6 +14,7 @@ from tipbench.cli.session import (
     Function,
     Session,
     check_extra,
+    check_host,
     check_room,
     find_pack_name,
     given_options,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tipbench.policies.simulation.run import PoolTip
     from tipbench.records import Rubric
 
+FRONT = "Put a reverse proxy with TLS in front of it, which alone can reach this port: it sends the token on."
 KIND_VALUE = "time_slot"
 BARS = "▁▂▃▄▅▆▇█"
 FIXED_BY_PLAN = {"names", "users", "rounds", "profile_effect", "seed"}
@@ -49,6 +51,7 @@ def command() -> None:
 @command.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=8321, show_default=True)
+@click.option("--expose", is_flag=True, help="Listen beyond this machine. Needs TLS in front.")
 @click.option("--store", "policies_store", help="'files', or a Redis server: redis://… [default: files].")
 @click.option("--active", "policies_active", help="The policy behind /recommend [default: egreedy-v1].")
 @click.option("--shadows", "policies_shadows", help="Shadows to switch on, as egreedy-v2-shadow.")
@@ -59,7 +62,7 @@ def command() -> None:
 )
 @click.option("--seed", type=int, help="Of everything left to chance [default: 0].")
 @home_option
-def serve(*, host: str, port: int, tips: Path | None, **flags: object) -> None:
+def serve(*, host: str, port: int, expose: bool, tips: Path | None, **flags: object) -> None:
     """Serve score, reward, stats, recommend and reset over HTTP, until stopped."""
     check_extra("serve", "fastapi", "prometheus_client", "uvicorn")
     import uvicorn
@@ -70,6 +73,7 @@ def serve(*, host: str, port: int, tips: Path | None, **flags: object) -> None:
     from tipbench.settings import read_settings, split_list
     from tipbench.show.console import make_console
 
+    check_host(host, expose=expose, hint=FRONT)
     settings = read_settings(flags)
     check_room(settings)
     folder, say = settings.policies_folder, make_console()
@@ -513,7 +517,7 @@ def write_champions_tips(
         arm, where = (arm, where) if arm and where else _find_champion(session, arm, where)
         tips = _read_tips(session, arm, where, kind_of=kind_of)
         path = out or session.settings.policies_folder / "tips.jsonl"
-        write_tips(path, tips)
+        write_tips(path, tips, mode=0o666 if out else 0o600)
         judged = sum(tip.quality is not None for tip in tips)
         session.say.print(f"{len(tips)} tips of {arm}, {judged} of them judged → {path}", markup=False)
 

@@ -10,6 +10,7 @@ import click
 
 from tipbench.cli.session import (
     check_extra,
+    check_host,
     check_room,
     find_user,
     has_subcommand,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tipbench.admin.users import Accounts, Credentials, Role
     from tipbench.settings import Settings
 
-LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 FRONT = (
     "Put a reverse proxy with TLS in front of it, which alone can reach this port, and name the address "
     "that people type: --public-url https://bench.example"
@@ -44,6 +44,11 @@ password_option = click.option(
     "--demo", is_flag=True, help="A ready-made experiment to click through; nothing of yours is touched."
 )
 @click.option("--public-url", help="The address that people type, if a proxy stands in front.")
+@click.option(
+    "--trusted-proxy",
+    multiple=True,
+    help="The proxy's address or network: only it is believed for whom it asks (X-Forwarded-For).",
+)
 @mlflow_options
 @click.pass_context
 def command(
@@ -55,20 +60,20 @@ def command(
     expose: bool,
     demo: bool,
     public_url: str | None,
+    trusted_proxy: tuple[str, ...],
     **flags: object,
 ) -> None:
     """The bench from a browser and from other programs. First: tipbench serve users create NAME."""
     if has_subcommand(ctx):
         return
     check_extra("admin", "argon2", "fastapi", "python_multipart", "uvicorn")
-    from tipbench.admin.app import HOSTS, PUBLIC_URL
+    from tipbench.admin.app import HOSTS, PROXIES, PUBLIC_URL
     from tipbench.settings import read_settings
     from tipbench.show.console import make_console
 
     if demo and (expose or flags.get("mlflow_url")):
         raise UsageError("--demo stays on this machine, with an MLflow of its own", hint=DEMO_ALONE)
-    if host not in LOOPBACK and not expose:
-        raise UsageError(f"{host} can be reached from elsewhere: that needs --expose", hint=FRONT)
+    check_host(host, expose=expose, hint=FRONT)
     settings = read_settings(flags)
     check_room(settings)
     say = make_console()
@@ -79,7 +84,8 @@ def command(
             _hand_over(settings, flags)
             _say_first_user(settings, say.print)
         known = host if host not in {"0.0.0.0", "::"} else ""  # noqa: S104
-        os.environ |= {PUBLIC_URL: _check_public(public_url), HOSTS: known}
+        proxies = ",".join(map(_check_proxy, trusted_proxy))
+        os.environ |= {PUBLIC_URL: _check_public(public_url), HOSTS: known, PROXIES: proxies}
         after = "the demo ends with it" if demo else "jobs go on"
         say.print(f"{_address(host, port)}  (Ctrl-C ends it, {after})", markup=False)
         if expose:
@@ -103,6 +109,7 @@ def _run_workers(host: str, port: int, workers: int) -> None:
         log_level="warning",
         server_header=False,
         proxy_headers=False,
+        http="tipbench.admin.protocol:TimedHttp",
         timeout_graceful_shutdown=5,
     )
 
@@ -131,6 +138,18 @@ def _check_public(url: str | None) -> str:
     if normal != origin_of(normal):
         raise UsageError(f"--public-url {url!r} is not an address such as https://bench.example")
     return normal
+
+
+def _check_proxy(address: str) -> str:
+    import ipaddress
+
+    try:
+        return str(ipaddress.ip_network(address) if "/" in address else ipaddress.ip_address(address))
+    except ValueError as error:
+        raise UsageError(
+            f"--trusted-proxy {address!r} is neither an address nor a network",
+            hint="Give it in numbers, as in 10.0.0.7 or 10.0.0.0/24.",
+        ) from error
 
 
 def _say_first_user(settings: "Settings", say: Callable[..., None]) -> None:
@@ -167,7 +186,7 @@ def create_user(*, name: str, role: "Role", password_stdin: bool, **flags: objec
 @password_option
 @home_option
 def set_password(*, name: str, password_stdin: bool, **flags: object) -> None:
-    """Another password for NAME; every session of theirs ends."""
+    """Another password for NAME; every session of theirs ends, their tokens are revoked."""
     accounts, _ = _open_accounts(flags)
     accounts.get(name)
     accounts.set_password(name, _read_password(from_stdin=password_stdin), by=_who())
@@ -200,11 +219,12 @@ def tokens() -> None:
 @click.option(
     "--days", type=click.IntRange(1, 366), default=90, show_default=True, help="How long it is good."
 )
+@click.option("--read-only", is_flag=True, help="It may look at everything and change nothing.")
 @home_option
-def create_token(*, name: str, label: str, days: int, **flags: object) -> None:
+def create_token(*, name: str, label: str, days: int, read_only: bool, **flags: object) -> None:
     """A token for a program of NAME's. It is printed this once, alone on standard output."""
     _, credentials = _open_accounts(flags)
-    token, secret = credentials.make_token(name, label=label, days=days, by=_who())
+    token, secret = credentials.make_token(name, label=label, days=days, by=_who(), read_only=read_only)
     click.echo(secret)
     click.echo(f"token {token.id} of {name}, good for {days} days; it is not shown again", err=True)
 

@@ -84,13 +84,18 @@ def start_session(settings: "Settings", *, say: "Console") -> Generator[Session]
 
 
 def check_room(settings: "Settings") -> None:
-    """Refuses to begin on a full disk.
+    """The data folder is there, its owner's alone; refuses to begin on a full disk.
 
     Raises:
         TipbenchError: there is no room, or the data folder cannot be made.
     """
+    from tipbench.files import make_private
+
     try:
-        settings.home.mkdir(parents=True, exist_ok=True)
+        if make_private(settings.home):
+            click.echo(
+                f"· {settings.home} was open to other users of this machine; it is yours alone now", err=True
+            )
         free = shutil.disk_usage(settings.home).free
     except OSError as error:
         raise TipbenchError(
@@ -102,6 +107,19 @@ def check_room(settings: "Settings") -> None:
             f"only {free // 1_000_000} MB are free for {str(settings.home)!r}",
             hint="Make room, or set TIPBENCH_HOME to a folder on another disk.",
         )
+
+
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+
+
+def check_host(host: str, *, expose: bool, hint: str) -> None:
+    """Returns if the address is this machine's alone, or was meant to be more.
+
+    Raises:
+        UsageError: others can reach it, and nobody said that they may.
+    """
+    if host not in LOOPBACK and not expose:
+        raise UsageError(f"{host} can be reached from elsewhere: that needs --expose", hint=hint)
 
 
 def check_extra(extra: str, *modules: str) -> None:

@@ -5,9 +5,19 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import count, groupby
 
-from tipbench.bench.cells import CellTexts, StoredCell, cell_write, generation_metrics, read_cells
-from tipbench.bench.evidence import find_changes, read_evidence
+from tipbench.bench.bench import open_bench
+from tipbench.bench.cells import (
+    RETIRED_TAG,
+    CellTexts,
+    Retirement,
+    StoredCell,
+    cell_write,
+    generation_metrics,
+    read_cells,
+)
+from tipbench.bench.evidence import content_of, find_changes, format_content, read_evidence
 from tipbench.bench.packs import find_pack_run, pack_write
+from tipbench.bench.views import refresh_views
 from tipbench.clock import Stamps
 from tipbench.collect.candidates import measure_diversity, parse_candidates
 from tipbench.engines.machine import PeakWatch, read_machine_load
@@ -18,6 +28,8 @@ from tipbench.errors import (
     GenerationFailed,
     TipbenchError,
     TrackingRefused,
+    UsageError,
+    WordLost,
 )
 from tipbench.grid import Cell
 from tipbench.records import ANSWERED, FAILED, Candidate, Generation, Model, Pack
@@ -185,8 +197,44 @@ class Collecting:
         closed = plan.close_reason is not None
         return Collection(plan, CellStore(self.tracking, stored, self.stamps, self.judge_kind, closed))
 
+    def retire(self, kind: str, value: str, *, experiment: str, by: str, undo: bool) -> int:
+        """Takes the cells of one content out of the comparison, or back; gives how many. The views follow.
+
+        Raises:
+            UsageError: there are none that are not so already.
+            WordLost: somebody else said something of one of them at the same time.
+        """
+        bench = open_bench(self.tracking, experiment, stamps=self.stamps)
+        cells = [cell for cell in bench.stored_cells.values() if cell.retired == undo]
+        found = [cell for cell in cells if _written(cell, kind) == value]
+        if not found:
+            known = sorted({_written(cell, kind) for cell in cells})
+            raise UsageError(
+                f"experiment {experiment!r} has no cells with {kind} {value!r}",
+                hint=f"There are: {', '.join(known)}",
+            )
+        said = Retirement(content="" if undo else f"{kind} {value}")
+        lost: list[WordLost] = []
+        for cell in found:
+            tags = {
+                RETIRED_TAG: said.content,
+                "judge_pending": str(undo and bool(cell.answered_slots)).lower(),
+            }
+            try:
+                cell.words.say(said, by=by, tracking=self.tracking, stamps=self.stamps, tags=tags)
+            except WordLost as error:
+                lost.append(error)
+        refresh_views(bench.again(fresh=True))
+        if lost:
+            raise WordLost(f"{len(lost)} of {len(found)} cells: {lost[0].message}", hint=lost[0].hint)
+        return len(found)
+
     def _find(self, experiment: str | None) -> Experiment | None:
         return self.tracking.find_experiment(experiment) if experiment else None
+
+
+def _written(cell: StoredCell, kind: str) -> str:
+    return format_content(*content_of(cell.facts, kind))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import RootModel, ValidationError
 
 from tipbench.errors import EngineError, ModelRefused
-from tipbench.files import write_whole
+from tipbench.files import make_folder, write_private
 from tipbench.records import Record
 
 POLL_SECONDS = 0.2
@@ -72,7 +72,7 @@ def fetch_weights(
     weights = KNOWN_WEIGHTS[name]
     target = models_folder / weights.file_name
     try:
-        models_folder.mkdir(parents=True, exist_ok=True)
+        make_folder(models_folder)
         with _only_fetch(models_folder) as scratch:
             if target.exists() and _sha256(target) == weights.sha256:
                 return target
@@ -236,8 +236,8 @@ class DigestCache:
         entries = {path: entry for path, entry in self._read().items() if Path(path).exists()}
         entries[str(file)] = known
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._path, _Entries(entries).model_dump_json(indent=1), mode=0o600)
+            make_folder(self._path.parent)
+            write_private(self._path, _Entries(entries).model_dump_json(indent=1))
         except OSError as error:
             raise EngineError(
                 f"{self._path} cannot be written: {error.strerror or error}",

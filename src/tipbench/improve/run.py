@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
+from tipbench.bench.blindness import CONFIRMING
 from tipbench.bench.versions import (
     HASH_DIGITS,
     Proposal,
@@ -342,7 +343,7 @@ class Improving:
         course = self._read()
         if self.order.train_on == "auto":
             self._check_auto(course)
-        return said, course
+        return (*said, *(f"· damaged, not counted: {each}" for each in course.damaged)), course
 
     def _check_auto(self, course: Course) -> None:
         """Refuses to choose by a judge that did not judge.
@@ -429,7 +430,7 @@ def confirming_experiment(order: Order, winner: Prompt) -> str:
 
     Judges read this name, so it does not hold the prompt's.
     """
-    return f"{order.experiment}-confirm-{winner.hash[:HASH_DIGITS]}"
+    return f"{order.experiment}{CONFIRMING}{winner.hash[:HASH_DIGITS]}"
 
 
 def tell_course(course: Course) -> tuple[str, ...]:

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.champions import ChampionArm
+from tipbench.bench.damage import Damage, read_text
 from tipbench.bench.evidence import Evidence
 from tipbench.bench.scores import find_auto_judges, find_levels, make_auto_scores, make_scores
 from tipbench.bench.sittings import read_grade
@@ -57,6 +59,8 @@ class Course:
     cells: tuple[StoredCell, ...]
     lacking: tuple[StoredCell, ...]
     levels: Mapping[str, float]
+    damaged: tuple[str, ...] = ()
+    """What cannot be read of the experiment: it counts for nothing."""
 
     @property
     def round(self) -> int:
@@ -108,7 +112,10 @@ def read_course(order: Order, bench: Bench) -> Course:
             f"experiment {order.experiment!r} holds scenarios that are not trained on: {listed}",
             hint="What is seen cannot confirm: take an experiment of its own for improving.",
         )
-    versions = read_versions(bench.runs, read_artifact=bench.read_artifact)
+    damaged: list[Damage] = []
+    versions = read_versions(
+        bench.runs, read_text=partial(read_text, bench.tracking), pass_over=damaged.append
+    )
     roots = {version.facts.parent_hash for version in versions if version.facts.round == 1}
     if roots - {order.base.hash} and order.base.hash not in {version.facts.hash for version in versions}:
         raise UsageError(
@@ -125,6 +132,7 @@ def read_course(order: Order, bench: Bench) -> Course:
         cells=tuple(cells),
         lacking=tuple(c for c in cells if c.answered_count and c.run.run_id not in judged),
         levels={str(name): level for name, level in leaderboard(scores).estimate.items()},
+        damaged=tuple(dict.fromkeys([*evidence.damaged, *(each.told for each in damaged)])),
     )
 
 

@@ -3,6 +3,7 @@
 Every worker of a server has one; a lock lets one of them act. Killed at any moment, the next one goes on.
 """
 
+import os
 import signal
 import sqlite3
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tipbench.errors import TipbenchError
-from tipbench.files import is_locked, try_lock
+from tipbench.files import is_locked, make_folder, open_private, try_lock
 from tipbench.jobs.records import Job, State, Where
 from tipbench.jobs.store import JobStore
 from tipbench.processes import signal_group, start_detached
@@ -26,6 +27,7 @@ CANCEL_SECONDS = 40.0
 """A cancelled job whose worker does not end it is ended from here after this."""
 LOOK_SECONDS = 5.0
 """How often MLflow is asked whether judging is done, and Airflow how far a run is."""
+PRUNE_SECONDS = 3_600.0
 
 
 def is_dispatching(store: JobStore) -> bool:
@@ -93,8 +95,11 @@ class Dispatcher:
         self._clock = clock
         self._launched: dict[str, float] = {}
         self._looked: dict[str, float] = {}
+        self._pruned: float | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
+        # Of its own: a listener that answers slowly must not keep jobs from being started.
+        self._webhooks = threading.Thread(target=self._deliver, name="webhooks", daemon=True)
 
     def start(self) -> None:
         """Begins, in a thread."""
@@ -111,24 +116,35 @@ class Dispatcher:
         for job in self._list("local", "running"):
             self._local.follow(job)
         self._start_next()
-        self._store.outbox.deliver_due(self._store.database)
+        if self._pruned is None or self._clock() - self._pruned > PRUNE_SECONDS:
+            self._pruned = self._clock()
+            self._store.prune()
         # Last: they ask MLflow and Airflow, which may be away.
         self._follow_airflow()
         self._wake()
 
     def _run(self) -> None:
         path = self._store.folder / LOCK
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as lock:
+        make_folder(path.parent)
+        with os.fdopen(open_private(path), "ab") as lock:
             while not try_lock(lock.fileno()):
                 if self._stop.wait(TICK_SECONDS):
                     return
-            while not self._stop.wait(TICK_SECONDS):
-                try:
-                    self.tick()
-                except (TipbenchError, OSError, sqlite3.Error) as error:
-                    # MLflow or the disk is away for now: the queue must outlive that.
-                    print(f"jobs: {error}", file=sys.stderr, flush=True)
+            self._webhooks.start()
+            self._repeat(self.tick)
+            self._webhooks.join()
+
+    def _deliver(self) -> None:
+        outbox = self._store.outbox
+        self._repeat(lambda: outbox.deliver_due(self._store.database, is_over=self._stop.is_set))
+
+    def _repeat(self, work: Callable[[], object]) -> None:
+        while not self._stop.wait(TICK_SECONDS):
+            try:
+                work()
+            except (TipbenchError, OSError, sqlite3.Error) as error:
+                # MLflow or the disk is away for now: the queue must outlive that.
+                print(f"jobs: {error}", file=sys.stderr, flush=True)
 
     def _start_next(self) -> None:
         job = self._store.next_queued()

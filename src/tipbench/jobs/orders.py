@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from tipbench.errors import UsageError
+from tipbench.errors import TipbenchError, UsageError
 from tipbench.jobs.records import Step
 from tipbench.records import AGENT, LAZY_KINDS, Record
 from tipbench.settings import RunSettings, Settings, run_field
+from tipbench.web import is_loopback
 
 
 def _check_argument(value: str) -> str:
@@ -33,6 +34,7 @@ Experiment = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(
 Names = Annotated[str, Field(min_length=1, max_length=4_000), AfterValidator(_check_argument)]
 """A list with commas."""
 ModelName = Annotated[Name, AfterValidator(_check_models)]
+AUTO_JUDGE = ("judge", "--auto")
 
 
 class RunOrder(RunSettings, Record, strict=True):
@@ -95,17 +97,60 @@ class SimulateOrder(Record, strict=True):
 
 
 def check_judge(order: RunOrder, settings: Settings) -> None:
-    """Refuses a run that would wait for a judge who does not exist.
+    """Refuses a run that would wait for a judge who does not exist, or may not judge.
 
     Raises:
-        UsageError: it is to wait for the automatic judge, and none is set.
+        UsageError: it is to wait for the automatic judge, and none is set; or it is not one for jobs.
     """
+    check_auto_judge(settings)
     if order.judge_kind not in LAZY_KINDS and settings.judge_model is None:
         raise UsageError(
             f"judge_kind {order.judge_kind!r} waits for an automatic judge, and none is set",
             hint="Set judge_model in the server's tipbench.toml, as in smollm2, or let it wait for "
             f"{' or '.join(LAZY_KINDS)}.",
         )
+
+
+class NoAutoJudge(TipbenchError):
+    """No automatic judge is set."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no automatic judge is set", hint="Set judge_model in the server's tipbench.toml, as in smollm2."
+        )
+
+
+def check_auto_judge(settings: Settings, *, needed: bool = False) -> None:
+    """Lets jobs use the automatic judge that is set, if one is.
+
+    Raises:
+        NoAutoJudge: it is needed, and none is set.
+        UsageError: it is not one of those that jobs may use, or may cost money without a limit.
+    """
+    name, allowed = settings.judge_model, _split(settings.judge_models)
+    if name is None:
+        if needed:
+            raise NoAutoJudge
+        return
+    if allowed and name not in allowed:
+        raise UsageError(
+            f"judge_model {name!r} is not among the judges that jobs may use: {', '.join(sorted(allowed))}",
+            hint="Add it to the setting 'judge_models' of the server, or set another judge_model.",
+        )
+    if _may_cost(name, settings) and not settings.judge_budget:
+        raise UsageError(
+            f"the automatic judge {name!r} may cost money, and judge_budget is not set",
+            hint="Set judge_budget in the server's tipbench.toml: US dollars for each sitting, as in 2.5",
+        )
+
+
+def _may_cost(name: str, settings: Settings) -> bool:
+    """Whether that cannot be ruled out; the command knows the price, and keeps to the budget in any case."""
+    prices = (settings.judge_price_prompt, settings.judge_price_output)
+    if None not in prices:
+        return any(prices)
+    here = is_loopback(settings.openai_url or "") if settings.openai_local is None else settings.openai_local
+    return name.startswith("litellm:") or (name.startswith("openai:") and not here)
 
 
 def pipeline_steps(order: RunOrder, *, folder: Path, settings: Settings) -> tuple[Step, ...]:
@@ -135,7 +180,7 @@ def collect_options(order: RunOrder) -> tuple[str, ...]:
 
 def auto_judge_step(experiment: str) -> Step:
     """The automatic judge of the settings; one that may not judge (3) or may spend no more (4) ends well."""
-    return Step(name="judge", arguments=("judge", "--auto", f"--experiment={experiment}"), passing=(0, 3, 4))
+    return Step(name="judge", arguments=(*AUTO_JUDGE, f"--experiment={experiment}"), passing=(0, 3, 4))
 
 
 def agent_judge_step(experiment: str) -> Step:
@@ -183,8 +228,10 @@ def check_step(step: Step, settings: Settings) -> None:
     """The same of a step that is about to run: what stands in the database is believed by nobody.
 
     Raises:
-        UsageError: an address in it is not configured.
+        UsageError: an address in it is not configured, or its judge is not one for jobs.
     """
+    if step.arguments[:2] == AUTO_JUDGE or step.arguments[:1] == ("improve",):
+        check_auto_judge(settings)
     for argument in step.arguments:
         option, _, value = argument.partition("=")
         name = option.removeprefix("--").replace("-", "_")
@@ -193,4 +240,4 @@ def check_step(step: Step, settings: Settings) -> None:
 
 
 def _split(text: str) -> set[str]:
-    return {url.strip().rstrip("/") for url in text.split(",") if url.strip()}
+    return {each.strip().rstrip("/") for each in text.split(",") if each.strip()}

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from tipbench.errors import TipbenchError, UsageError
+from tipbench.files import make_folder
 from tipbench.records import Record
+from tipbench.settings import ADMIN_DATABASE
 
 Kind = Literal["collect", "judge", "pipeline", "improve", "simulate"]
 State = Literal["queued", "running", "waiting", "done", "failed", "cancelled"]
@@ -64,8 +66,20 @@ class Job(Record):
 # The one SQLite file of what is not an evaluation fact: jobs, users, tokens, audit. Its owner's alone.
 
 
-FILE_NAME = "admin.db"
+FILE_NAME = ADMIN_DATABASE
 BUSY_SECONDS = 30.0
+SCHEMA = 1
+"""Kept in the file as SQLite's `user_version`; files of before it had a number have 0."""
+CHANGES: tuple[tuple[str, str], ...] = (
+    ("tokens", "ALTER TABLE tokens ADD COLUMN read_only INTEGER NOT NULL DEFAULT 0"),
+    (
+        # Cancelled between a look of its worker and its wait: nobody would ever have ended these.
+        "jobs",
+        "UPDATE jobs SET state = 'cancelled', ended_ms = cancel_ms WHERE state = 'waiting' "
+        "AND cancel_ms IS NOT NULL AND id NOT IN (SELECT job FROM airflow_runs)",
+    ),
+)
+"""What brings the tables of a file without a number to those of today; of each the table that it changes."""
 
 
 class Database:
@@ -76,7 +90,29 @@ class Database:
         _make_private(path)
         with self._open() as connection:
             connection.execute("PRAGMA journal_mode = WAL")
+        with self.change() as change:
+            self._migrate(change)
+        with self._open() as connection:
             connection.executescript(tables)
+
+    def _migrate(self, change: sqlite3.Connection) -> None:
+        """Brings an older file to the tables of today.
+
+        Raises:
+            TipbenchError: a newer tipbench wrote the file.
+        """
+        (number,) = change.execute("PRAGMA user_version").fetchone()
+        if number > SCHEMA:
+            raise TipbenchError(
+                f"{str(self.path)!r} was written by a newer tipbench: schema {number}, not {SCHEMA}",
+                hint="Update tipbench, or set TIPBENCH_HOME to another folder.",
+            )
+        if number < SCHEMA:
+            there = {row["name"] for row in change.execute("SELECT name FROM sqlite_master")}
+            for table, statement in CHANGES:
+                if table in there:
+                    change.execute(statement)
+            change.execute(f"PRAGMA user_version = {SCHEMA}")
 
     @contextmanager
     def read(self) -> Generator[sqlite3.Connection]:
@@ -109,7 +145,7 @@ class Database:
 def _make_private(path: Path) -> None:
     """The file exists and is its owner's alone; SQLite gives its side files the same rights."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.fchmod(descriptor, 0o600)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from tipbench.clock import Stamps
 from tipbench.errors import UsageError
-from tipbench.files import is_locked
+from tipbench.files import is_locked, make_folder
 from tipbench.inert import make_inert
 from tipbench.jobs.records import FILE_NAME, Database, Job, Kind, NotThere, State, Step
 from tipbench.jobs.webhooks import WEBHOOK_TABLES, WebhookQueue, Webhooks, parse_urls
@@ -36,6 +37,11 @@ COLUMNS = (
     "exit_code, message, "
     "CASE WHEN id IN (SELECT job FROM airflow_runs) THEN 'airflow' ELSE 'local' END AS launcher"
 )
+MAX_ALIVE = 200
+"""Jobs that have not ended, at the same time."""
+KEEP_JOBS_MS = 90 * 24 * 3_600_000
+KEEP_EVENTS_MS = 30 * 24 * 3_600_000
+PRUNED_AT_ONCE = 200
 DIED = "its process ended without a word: killed, or the machine went down"
 
 
@@ -58,6 +64,16 @@ class NewJob:
 
 class RepeatedDifferently(UsageError):
     """An Idempotency-Key came again with another request."""
+
+
+class TooManyJobs(UsageError):
+    """No more jobs fit into the queue."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"{MAX_ALIVE} jobs are queued, running or waiting",
+            hint="Cancel some that nobody needs: tipbench jobs list",
+        )
 
 
 @dataclass(frozen=True)
@@ -85,6 +101,7 @@ class JobStore:
 
         Raises:
             RepeatedDifferently: the key was used for another request.
+            TooManyJobs: the queue is full.
         """
         with self.database.change() as change:
             known = change.execute(
@@ -100,8 +117,11 @@ class JobStore:
             return _read(change, new.id if known is None else known["id"])
 
     def _insert(self, change: sqlite3.Connection, new: NewJob) -> None:
+        alive = "SELECT COUNT(*) FROM jobs WHERE state IN ('queued', 'running', 'waiting')"
+        if change.execute(alive).fetchone()[0] >= MAX_ALIVE:
+            raise TooManyJobs
         steps = json.dumps([step.model_dump() for step in new.steps])
-        self.folder_of(new.id).mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self.folder_of(new.id))
         change.execute(
             "INSERT INTO jobs (id, kind, experiment, by, steps, state, created_ms, repeat_key, request) "
             "VALUES (?, ?, ?, ?, ?, 'queued', ?, ?, ?)",
@@ -174,13 +194,15 @@ class JobStore:
         with self.database.change() as change:
             change.execute("UPDATE jobs SET step = step + 1 WHERE id = ?", (job_id,))
 
-    def wait(self, job_id: str) -> None:
-        """From now on it waits for judging, without a process."""
+    def wait(self, job_id: str) -> State:
+        """From now on it waits for judging, without a process; one that was cancelled meanwhile ends."""
         with self.database.change() as change:
-            change.execute(
-                "UPDATE jobs SET state = 'waiting', \"group\" = NULL WHERE id = ? AND state = 'running'",
-                (job_id,),
-            )
+            job = _read(change, job_id)
+            if job.cancel_ms is not None:
+                self._finish(change, job, "cancelled", exit_code=None, message="cancelled before it waited")
+            elif job.state == "running":
+                change.execute("UPDATE jobs SET state = 'waiting', \"group\" = NULL WHERE id = ?", (job_id,))
+            return _read(change, job_id).state
 
     def resume(self, job_id: str, *, reason: str) -> None:
         """Nobody waits for judging any more: it queues up again, behind the step that waited."""
@@ -260,6 +282,22 @@ class JobStore:
                 state: State = "cancelled" if job.cancel_ms else "failed"
                 self._finish(change, job, state, exit_code=None, message=DIED)
         return [job.id for job in dead]
+
+    def prune(self) -> None:
+        """Forgets jobs with their folders, and events, that are long over."""
+        now = self.outbox.now_ms()
+        with self.database.read() as view:
+            old = view.execute(
+                "SELECT id FROM jobs WHERE ended_ms < ? LIMIT ?", (now - KEEP_JOBS_MS, PRUNED_AT_ONCE)
+            ).fetchall()
+        jobs = [(row["id"],) for row in old]
+        # The folders first: what is left of a killed process is found again by its row.
+        for (job_id,) in jobs:
+            shutil.rmtree(self.folder_of(job_id), ignore_errors=True)
+        with self.database.change() as change:
+            for table, column in (("judging_waits", "job"), ("airflow_runs", "job"), ("jobs", "id")):
+                change.executemany(f"DELETE FROM {table} WHERE {column} = ?", jobs)  # noqa: S608
+            change.execute("DELETE FROM deliveries WHERE at_ms < ?", (now - KEEP_EVENTS_MS,))
 
     def _finish(
         self, change: sqlite3.Connection, job: Job, state: State, *, exit_code: int | None, message: str

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, cast
 
 from tipbench.errors import TipbenchError
-from tipbench.files import try_lock
+from tipbench.files import make_folder, open_private, try_lock
 from tipbench.jobs.orders import check_step
 from tipbench.jobs.records import Job, Step
 from tipbench.jobs.store import JobStore
@@ -40,8 +40,8 @@ class Worker:
     def work(self, job_id: str) -> bool:
         """Runs the job to its end or to where it waits; False when it was somebody else's or not its turn."""
         path = self.store.lock_of(self.store.get(job_id).id)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with path.open("ab") as lock:
+        make_folder(path.parent)
+        with os.fdopen(open_private(path), "ab") as lock:
             if not try_lock(lock.fileno()):
                 return False
             job = self.store.claim(job_id)
@@ -59,8 +59,8 @@ class Worker:
             _say(log, f"goes on: {job.message}")
         for step in job.steps[job.step :]:
             if step.waits:
-                self.store.wait(job.id)
-                _say(log, "waits for judging, without a process")
+                waits = self.store.wait(job.id) == "waiting"
+                _say(log, "waits for judging, without a process" if waits else "cancelled")
                 return
             try:
                 check_step(step, self.settings)
@@ -90,7 +90,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONUNBUFFERED": "1", "TIPBENCH_HOME": str(self.settings.home)},
+            env=os.environ | self._environ,
             pass_fds=(lock,),
             process_group=0,
         )
@@ -102,6 +102,15 @@ class Worker:
             return self._wait(running, cancelled=lambda: self.store.get(job_id).cancel_ms is not None)
         finally:
             self.store.note_group(job_id, None)
+
+    @property
+    def _environ(self) -> dict[str, str]:
+        """What a command of a job is told beside the settings: without a budget it may cost nothing."""
+        return {
+            "PYTHONUNBUFFERED": "1",
+            "TIPBENCH_HOME": str(self.settings.home),
+            "TIPBENCH_JUDGE_BUDGET": str(self.settings.judge_budget or 0.0),
+        }
 
     def _wait(self, running: subprocess.Popen[bytes], *, cancelled: Callable[[], bool]) -> int:
         while True:
@@ -118,7 +127,7 @@ def own_command() -> tuple[str, ...]:
 
 @contextmanager
 def _open_log(path: Path) -> Generator[BinaryIO]:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    descriptor = open_private(path)
     with os.fdopen(descriptor, "ab", buffering=0) as log:
         yield log
 

@@ -4,13 +4,16 @@ The hidden anchors say how far the judge was off: a sitting that drifted too far
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell, pack_verdicts
+from tipbench.bench.damage import UNREADABLE, read_file
 from tipbench.bench.sittings import (
+    CLOSED_MS,
     DRIFT_TAG,
     GRADE_TAG,
     LEASE_MS,
@@ -26,11 +29,15 @@ from tipbench.bench.sittings import (
     closed_file,
     sitting_write,
     submission_write,
+    unblinded_tag,
 )
 from tipbench.errors import TrackingUnavailable, UsageError
 from tipbench.judging.sheet import Sheet, check_section, sheet_error
 from tipbench.records import Anchor, Drawn, Pack, Rubric, Verdict, compute_flags, content_hash
 from tipbench.stats import Drift, Noise, drift, krippendorff_alpha
+
+CLOCK_COARSE_MS = 3_000
+"""So far the clocks of two commands may differ that both follow the server's."""
 
 
 @dataclass(frozen=True)
@@ -144,13 +151,26 @@ def close_sitting(
     if closed != mine:
         said = replace(said, answers=bench.answers_of(sitting, closed.submissions))
     examined = examine_sitting(said, blocks=closed.blocks, tier=tier, noise=bench.noise)
-    _finish_close(sitting.run.run_id, closed, examined, bench)
+    # Again: a sheet may be filled in by another judge. Who ran out of time may have looked after that.
+    seen = sitting.unblinded or (
+        bench.find_seen(sitting.judged_by, said.key, until_ms=min(sitting.expires_ms, bench.now_ms))
+        if tier == "lazy" and sitting.judged_by
+        else None
+    )
+    _finish_close(sitting.run.run_id, closed, examined, bench, more=unblinded_tag(seen))
     return closed, examined.state
 
 
 def close_expired(bench: Bench) -> bool:
-    """Closes what ran out or was left half closed; whether there was any."""
-    return close_all((s for s in bench.evidence.sittings if not s.is_open(bench.now_ms)), bench)
+    """Closes what ran out or was left half closed; whether there was any.
+
+    One whose key or answers cannot be read stays as it is: it counts for nothing and holds up nobody.
+    """
+    closed = False
+    for sitting in bench.evidence.sittings:
+        with suppress(*UNREADABLE):
+            closed |= not sitting.is_open(bench.now_ms) and close_all([sitting], bench)
+    return closed
 
 
 def close_all(sittings: Iterable[StoredSitting], bench: Bench) -> bool:
@@ -210,13 +230,31 @@ def _claim_close(sitting: StoredSitting, mine: ClosedSitting, bench: Bench) -> C
         file = {closed_file(close_hash(mine)): mine.model_dump_json(indent=1)}
         write = bench.blank().model_copy(update={"run_id": run_id, "artifacts": file})
         tracking.deliver(write, artifact_uri=sitting.run.artifact_uri)
-        winner = tracking.claim(run_id, "closed", close_hash(mine))
+        now = {CLOSED_MS: str(_time_of_close(bench))}
+        winner = tracking.claim(run_id, "closed", close_hash(mine), beside=now)
     if winner == close_hash(mine):
         return mine
-    return ClosedSitting.model_validate_json(tracking.read_artifact(sitting.run, closed_file(winner)))
+    return read_file(tracking, sitting.run, closed_file(winner), ClosedSitting)
 
 
-def _finish_close(run_id: str, closed: ClosedSitting, examined: SittingOutcome, bench: Bench) -> None:
+def _time_of_close(bench: Bench) -> int:
+    """Whose verdict counts first is decided here, once, by the server's clock.
+
+    It is known to two seconds only, so a close that is known here comes before ours in any case.
+    """
+    now_ms = bench.stamps.now_ms()
+    last_ms = max((each.closed_ms for each in bench.evidence.sittings), default=0)
+    return max(now_ms, last_ms + 1) if last_ms - now_ms < CLOCK_COARSE_MS else now_ms
+
+
+def _finish_close(
+    run_id: str,
+    closed: ClosedSitting,
+    examined: SittingOutcome,
+    bench: Bench,
+    *,
+    more: Mapping[str, str] | None = None,
+) -> None:
     found, grade = examined.drift, examined.grade
     blank = bench.blank()
     stored = StoredDrift(
@@ -234,6 +272,7 @@ def _finish_close(run_id: str, closed: ClosedSitting, examined: SittingOutcome, 
         "tipbench.closed": closed.model_dump_json(),
         "tipbench.closed_ms": str(blank.start_time),
         DRIFT_TAG: stored.model_dump_json(),
+        **(more or {}),
         "tipbench.state": examined.state,
     }
     # For charts in MLflow: the judge as an instrument over time.
@@ -477,5 +516,7 @@ def _make_second(each: _Filled, bench: Bench) -> StoredSitting:
             "expires_ms": blank.start_time + LEASE_MS,
         }
     )
-    bench.tracking.deliver(sitting_write(facts, each.said.key, judged_by=each.judged_by, write=blank))
+    seen = bench.find_seen(each.judged_by, each.said.key, until_ms=blank.start_time)
+    ready = sitting_write(facts, each.said.key, judged_by=each.judged_by, seen=seen, write=blank)
+    bench.tracking.deliver(ready)
     return bench.again(fresh=True).find_sitting(each.second_token)

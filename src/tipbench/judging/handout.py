@@ -17,6 +17,7 @@ from tipbench.bench.sittings import (
     BlindKey,
     FailedMember,
     KeyItem,
+    SeenArms,
     SittingFacts,
     sitting_write,
 )
@@ -215,8 +216,8 @@ def make_sittings(
     """Blind sittings over the sections, anchors rested as the rule says."""
     mine = [sitting for sitting in bench.evidence.sittings if sitting.meant_for == judged_by]
     recent = [
-        tuple(item.anchor for item in bench.key_of(sitting).items if item.anchor)
-        for sitting in mine[-REST_SITTINGS:]
+        tuple(item.anchor for item in key.items if item.anchor)
+        for key in bench.keys_of(mine[-REST_SITTINGS:]).values()
     ]
     sittings: list[Sitting] = []
     for section in sections:
@@ -270,7 +271,7 @@ def start_live(request: SittingRequest, *, bench: Bench) -> LiveSitting | None:
     if not sittings:
         return None
     cell = sections[0][0].members[0].cell
-    _lease(sittings, request=request, cell=cell, bench=bench, live=True)
+    (seen,) = _lease(sittings, request=request, cell=cell, bench=bench, live=True)
     return LiveSitting(
         experiment=bench.name,
         token=sittings[0].token,
@@ -279,6 +280,7 @@ def start_live(request: SittingRequest, *, bench: Bench) -> LiveSitting | None:
         section=sittings[0].section(request.judged_by),
         rubric=sheet_rubric(bench.rubric_of(cell)),
         answers={},
+        unblinded=seen.told if seen else "",
     )
 
 
@@ -303,14 +305,15 @@ def _lease(
     cell: StoredCell,
     bench: Bench,
     live: bool = False,
-) -> None:
-    """The items are with this judge. Nothing may be handed out before it is so.
+) -> list[SeenArms | None]:
+    """The items are with this judge. Nothing may be handed out before it is so. Gives what they saw before.
 
     Raises:
         TrackingUnavailable: not all sittings could be stored.
     """
     # A cell that waits for a model is only borrowed: a lazy judge sits there all the same.
     kind = cell.facts.judge_kind if cell.facts.judge_kind in LAZY_KINDS else LAZY_KINDS[0]
+    seen: list[SeenArms | None] = []
     for sitting in sittings:
         write = bench.blank()
         facts = SittingFacts(
@@ -328,7 +331,8 @@ def _lease(
             anchors=len(sitting.anchors),
             blocks=sitting.blocks,
         )
-        ready = sitting_write(facts, sitting.key, judged_by=request.judged_by, write=write)
+        seen.append(bench.find_seen(request.judged_by, sitting.key, until_ms=write.start_time))
+        ready = sitting_write(facts, sitting.key, judged_by=request.judged_by, seen=seen[-1], write=write)
         if live:
             # Who opens a live sitting has it; a sheet belongs to whoever answers first.
             section = {SECTION_FILE: sitting.section(request.judged_by).model_dump_json()}
@@ -343,6 +347,7 @@ def _lease(
             + "".join(f"\n  {message}" for _, message in report.refused[:3]),
             hint="Run the same export again: it goes on where this one stopped.",
         )
+    return seen
 
 
 def _tell_unanchored(sittings: Sequence[Sitting]) -> list[str]:

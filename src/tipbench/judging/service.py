@@ -4,29 +4,35 @@ Command line, MCP, panel, API, keyboard and automatic judges call the same metho
 on this host, reads it once, and tidies it before anything is handed out.
 """
 
+import shlex
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from tipbench.bench.bench import Bench, open_bench
+from tipbench.bench.blindness import Looks
+from tipbench.bench.damage import read_file
 from tipbench.bench.evidence import check_contents
 from tipbench.bench.plans import fix_plan, mark_doubtful
 from tipbench.bench.scores import list_verdicts
 from tipbench.bench.sittings import (
     PROGRESS_TAG,
+    WORD_TAG,
     Answer,
     BlindKey,
     Decision,
     EndOfJudging,
     Spent,
     StoredSitting,
-    decision_write,
-    end_of_judging_write,
     read_progress,
     read_sittings,
+    read_words_on_judging,
+    word_write,
 )
 from tipbench.bench.views import refresh_views
+from tipbench.bench.words import S, Words
 from tipbench.clock import Stamps
 from tipbench.errors import (
     NewerSchema,
@@ -107,12 +113,15 @@ class Judging:
     locks: Path
     packs: dict[str, Pack] = field(default_factory=dict[str, Pack], repr=False)
     gate: GateSettings = field(default_factory=GateSettings)
+    looks: Looks | None = None
 
     # The experiment.
 
     def open(self, experiment: str, *, fresh: bool = False) -> Bench:
         """The experiment, not read yet."""
-        return open_bench(self.tracking, experiment, stamps=self.stamps, packs=self.packs, fresh=fresh)
+        return open_bench(
+            self.tracking, experiment, stamps=self.stamps, packs=self.packs, fresh=fresh, looks=self.looks
+        )
 
     @contextmanager
     def locked(self, experiment: str) -> Generator[Bench]:
@@ -240,6 +249,17 @@ class Judging:
                 started = start_live(request, bench=bench.again())
             return started
 
+    def find_mine(self, judged_by: str, *, experiment: str) -> LiveSitting | None:
+        """The sitting that this judge has open, in whole blocks rather than another; only reads."""
+        bench = self.open(experiment)
+        mine = [
+            sitting
+            for sitting in bench.evidence.sittings
+            if sitting.facts.live and sitting.judged_by == judged_by and sitting.is_open(bench.now_ms)
+        ]
+        mine.sort(key=lambda sitting: sitting.facts.drawn == "block")
+        return _view(mine[-1], bench) if mine else None
+
     def look(self, token: str, *, experiment: str) -> LiveSitting:
         """The sitting as it is now; only reads.
 
@@ -350,6 +370,7 @@ class Judging:
 
         Raises:
             UsageError: there is no such sitting, it is open, or no answer came late.
+            WordLost: somebody else decided at the same time.
         """
         with self.tidied(experiment) as tidy:
             sitting = tidy.find_sitting(decision.sitting)
@@ -360,26 +381,49 @@ class Judging:
                 )
             if with_late:
                 decision = decision.model_copy(update={"closed": close_with_late(sitting, tidy)})
-            self.tracking.deliver(decision_write(decision, write=tidy.blank()))
+            self._say("decision", sitting.words, decision, by=decision.by, bench=tidy)
             bench = tidy.again(fresh=True)
             refresh_views(bench)
-            mark_doubtful(self.tracking, bench.experiment, bench.evidence, stamps=self.stamps)
+            mark_doubtful(self.tracking, bench.experiment, bench.evidence)
         return bench.find_sitting(decision.sitting)
 
-    def end(self, reason: str, *, experiment: str) -> None:
-        """Ends judging: open sittings are closed, what is not judged stays so."""
+    def end(self, reason: str, *, experiment: str, by: str = "") -> None:
+        """Ends judging: open sittings are closed, what is not judged stays so.
+
+        Raises:
+            WordLost: somebody else closed or opened it at the same time.
+        """
         with self.tidied(experiment) as bench:
+            self._store_end(EndOfJudging(closed=True, reason=reason), bench, by)
             close_all(bench.evidence.sittings, bench)
-            self._store_end(EndOfJudging(closed=True, reason=reason), bench)
+            refresh_views(bench.again(fresh=True))
 
-    def reopen(self, reason: str, *, experiment: str) -> None:
-        """Opens judging again: what is not judged waits."""
+    def reopen(self, reason: str, *, experiment: str, by: str = "") -> None:
+        """Opens judging again: what is not judged waits.
+
+        Raises:
+            WordLost: somebody else closed or opened it at the same time.
+        """
         with self.delivered(experiment) as bench:
-            self._store_end(EndOfJudging(closed=False, reason=reason), bench)
+            self._store_end(EndOfJudging(closed=False, reason=reason), bench, by)
+            refresh_views(bench.again(fresh=True))
 
-    def _store_end(self, end: EndOfJudging, bench: Bench) -> None:
-        self.tracking.deliver(end_of_judging_write(end, write=bench.blank()))
-        refresh_views(bench.again(fresh=True))
+    def _store_end(self, end: EndOfJudging, bench: Bench, by: str) -> None:
+        words = read_words_on_judging(bench.runs)
+        if words is None:
+            raise UsageError(
+                f"experiment {bench.name!r} has no cells: there is nothing to judge",
+                hint=f"Collect some: tipbench collect --experiment {shlex.quote(bench.name)}",
+            )
+        self._say("close", words, end, by=by, bench=bench)
+
+    def _say(
+        self, kind: Literal["close", "decision"], words: Words[S], said: S, *, by: str, bench: Bench
+    ) -> None:
+        """Says the word in its place; then a run shows it to people."""
+        word = words.say(said, by=by, tracking=self.tracking, stamps=self.stamps)
+        if not any(run.tags.get(WORD_TAG) == word.id for run in bench.runs):
+            self.tracking.deliver(word_write(kind, word, write=bench.blank()))
 
     # What only reads.
 
@@ -463,9 +507,10 @@ def _view(sitting: StoredSitting, bench: Bench) -> LiveSitting:
         token=sitting.facts.token,
         judged_by=sitting.judged_by,
         state=state_of(sitting, bench.now_ms),
-        section=Section.model_validate_json(bench.read_artifact(sitting.run, SECTION_FILE)),
+        section=read_file(bench.tracking, sitting.run, SECTION_FILE, Section),
         rubric=sheet_rubric(bench.pack_of(sitting.facts.pack_hash).rubric),
         answers=bench.answers_of(sitting),
+        unblinded="" if sitting.unblinded is None else sitting.unblinded.told,
     )
 
 

@@ -87,6 +87,8 @@ class LiveSitting:
     section: Section
     rubric: SheetRubric
     answers: Mapping[str, Answer]
+    unblinded: str = ""
+    """What its judge had seen of the arms before, in words."""
 
     @property
     def waiting(self) -> list[SheetItem]:

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from tipbench.bench.bench import Bench
+from tipbench.bench.damage import UNREADABLE
 from tipbench.bench.evidence import Evidence
-from tipbench.bench.plans import FROZEN_FILE, Frozen
+from tipbench.bench.plans import read_frozen
 from tipbench.bench.scores import (
     JudgedVerdict,
     find_pairs,
@@ -45,6 +46,10 @@ class SittingLine(Record):
     drift: StoredDrift | None = None
     decision: Decision | None = None
     late: int = 0
+    unblinded: str = ""
+    """What its judge had seen of the arms before; its verdicts then count for agreement only, unless a
+    person accepts it."""
+    only_agreement: bool = False
 
 
 class Disagreement(Record):
@@ -97,6 +102,22 @@ class Status(Record):
     by_judge: dict[str, int]
     sittings: tuple[SittingLine, ...]
     disagreement: Disagreement | None = None
+    damaged: tuple[str, ...] = ()
+    """What cannot be read, and counts for nothing: kind and run, tag, and what is wrong."""
+
+    def for_judges(self) -> "Status":
+        """The same without texts of people, which may name an arm, and without what the gate said."""
+        lines = [
+            line
+            if line.decision is None
+            else line.model_copy(update={"decision": line.decision.model_copy(update={"reason": "–"})})
+            for line in self.sittings
+        ]
+        told = {
+            "close_reason": None if self.close_reason is None else "a person closed it",
+            "ended": None if self.ended is None else "judging is over",
+        }
+        return self.model_copy(update={**told, "sittings": tuple(lines)})
 
 
 def read_status(bench: Bench, *, disagreement: Disagreement | None = None) -> Status:
@@ -116,6 +137,7 @@ def read_status(bench: Bench, *, disagreement: Disagreement | None = None) -> St
         by_judge=dict(Counter(each.sitting.judged_by for each in given)),
         sittings=tuple(sitting_line(sitting, bench.now_ms) for sitting in evidence.sittings),
         disagreement=disagreement,
+        damaged=evidence.damaged,
     )
 
 
@@ -143,6 +165,8 @@ def sitting_line(sitting: StoredSitting, now_ms: int) -> SittingLine:
         drift=sitting.drift,
         decision=sitting.decision,
         late=len(sitting.late),
+        unblinded="" if sitting.unblinded is None else sitting.unblinded.told,
+        only_agreement=sitting.only_agreement,
         expires=datetime.fromtimestamp(sitting.expires_ms / 1000, tz=UTC).isoformat(timespec="seconds"),
     )
 
@@ -195,7 +219,10 @@ def _has_decided(run: Run) -> bool:
 
 def _still_stands(look: Run, bench: Bench) -> bool:
     """Whether it knew every arm that is there now, and all sittings that it rests on still count."""
-    frozen = Frozen.model_validate_json(bench.read_artifact(look, FROZEN_FILE))
+    try:
+        frozen = read_frozen(bench.tracking, look)
+    except UNREADABLE:
+        return False
     evidence = bench.evidence
     if not {cell.facts.arm for cell in evidence.cells} <= {arm.arm for arm in frozen.arms}:
         return False
@@ -320,6 +347,8 @@ class JudgesReport(Record):
     noise: tuple[NoiseLine, ...] = ()
     disagreements: tuple[Disagreement, ...] = ()
     flagged: tuple[FlaggedPair, ...] = ()
+    damaged: tuple[str, ...] = ()
+    """What cannot be read, with its experiment."""
 
 
 def read_judges(benches: Iterable[Bench], *, now_ms: int, threshold: float | None = None) -> JudgesReport:
@@ -360,6 +389,7 @@ def read_judges(benches: Iterable[Bench], *, now_ms: int, threshold: float | Non
             if found is not None
         ),
         flagged=tuple(pair for _, flagged in measured for pair in flagged),
+        damaged=tuple(f"{bench.name}: {each}" for bench in benches for each in bench.evidence.damaged),
     )
 
 

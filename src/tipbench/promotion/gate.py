@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tipbench.bench.bench import Bench, read_bench
-from tipbench.bench.champions import ALIAS, Chain, ChampionArm, read_chain
+from tipbench.bench.cells import StoredCell
+from tipbench.bench.champions import ALIAS, LOOK_TAG, Chain, ChampionArm, read_chain
+from tipbench.bench.damage import Damage, read_as
 from tipbench.bench.evidence import Evidence
 from tipbench.bench.measured import tell_arms
 from tipbench.bench.plans import (
+    PLAN_TAG,
     Frozen,
     FrozenTerms,
     GateAnswer,
@@ -85,8 +88,20 @@ def make_arm(bench: Bench, name: str) -> ChampionArm:
         prompt=facts.prompt,
         template=prompt.text,
         diversity_request=pack.diversity_request,
-        options=Options.model_validate_json(cell.run.params["options"]),
+        options=_read_options(cell),
     )
+
+
+def _read_options(cell: StoredCell) -> Options:
+    """What the cell was asked with.
+
+    Raises:
+        Damage: the param was edited.
+    """
+    options = read_as(Options, cell.run.params.get("options"), run=cell.run, where="options")
+    if options.hash != cell.facts.options_hash:
+        raise Damage(cell.run, "options", "its hash is not the one of the cell's facts")
+    return options
 
 
 def read_champions(tracking: Tracking, pack: str) -> Chain:
@@ -166,6 +181,9 @@ class SpentLook:
 def read_taken(tracking: Tracking, plan: StoredPlan, evidence: Evidence) -> dict[int, SpentLook]:
     """Every look of the plan that was claimed, deleted ones too."""
     runs = {look: tracking.read_run(run_id) for look, run_id in plan.taken.items()}
+    for look, run in runs.items():
+        if (run.tags.get(PLAN_TAG), run.tags.get(LOOK_TAG)) != (plan.run.run_id, str(look)):
+            raise Damage(run, PLAN_TAG, f"it is not look {look + 1} of the plan {plan.run.run_id}")
     return {
         look: SpentLook(run, read_result(tracking, run), find_doubts(tracking, run, evidence))
         for look, run in runs.items()

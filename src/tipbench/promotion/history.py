@@ -1,13 +1,15 @@
 """History: who was champion and why, which looks were spent, and how good champions were over time."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from math import sqrt
 from statistics import fmean, stdev
 
-from tipbench.bench.champions import DOUBTFUL_TAG, Chain, ChampionArm, Promotion, read_arm
+from tipbench.bench.champions import DOUBTFUL_TAG, EXPERIMENT, Chain, ChampionArm, Promotion, read_arm
+from tipbench.bench.damage import FACTS_TAG, PassOver, find_readable, read_each
 from tipbench.bench.evidence import CountedVerdict, Evidence, read_evidence
 from tipbench.bench.packs import read_pack_files
-from tipbench.bench.plans import PlanFacts, StoredPlan, read_result
+from tipbench.bench.plans import StoredPlan, read_plan, read_result
 from tipbench.clock import format_time
 from tipbench.errors import NewerSchema, TipbenchError, TrackingError, TrackingUnavailable
 from tipbench.pack import parse_pack
@@ -88,13 +90,14 @@ def read_history(
         NoChampion: the pack never had one.
     """
     chain = read_champions(tracking, pack)
-    arms = {p.facts.arm_hash: read_arm(tracking, p) for p in reversed(chain.promotions)}
+    arms = _read_arms(tracking, chain, pass_over)
     looks: list[LookLine] = []
     levels: list[LevelLine] = []
     for experiment in tracking.list_experiments():
         try:
             runs = tracking.read_runs(experiment)
-            looks += _read_looks(tracking, experiment, runs, arms.keys())
+            tell = partial(pass_over, experiment.name)
+            looks += _read_looks(tracking, experiment, runs, hashes=arms.keys(), pass_over=tell)
             levels += _read_levels(tracking, experiment, runs, arms.values())
         except TrackingUnavailable:
             raise
@@ -107,6 +110,23 @@ def read_history(
         levels=tuple(sorted(levels, key=lambda line: (line.at_ms, line.experiment, line.arm))),
         never_in_force=len(chain.never_in_force),
     )
+
+
+def _read_arms(
+    tracking: Tracking, chain: Chain, pass_over: Callable[[str, TipbenchError], None]
+) -> dict[str, ChampionArm]:
+    """Hash → arm of everybody who was champion, as far as they can be read."""
+    arms: dict[str, ChampionArm] = {}
+    for damage in chain.damaged:
+        pass_over(EXPERIMENT, damage)
+    for promotion in reversed(chain.promotions):
+        try:
+            arms[promotion.facts.arm_hash] = read_arm(tracking, promotion)
+        except TrackingUnavailable:
+            raise
+        except TrackingError as error:
+            pass_over(EXPERIMENT, error)
+    return arms
 
 
 def list_promotions(chain: Chain) -> tuple[PromotionLine, ...]:
@@ -141,7 +161,7 @@ def _promotion_line(chain: Chain, promotion: Promotion) -> PromotionLine:
         at_ms=run.start_time,
         how=facts.how,
         arm=facts.arm,
-        version=int(version) if version.isdecimal() else None,
+        version=int(version) if version.isdecimal() and len(version) < 10 else None,
         experiment=facts.experiment,
         by=facts.by,
         reason=facts.reason or facts.gate,
@@ -153,18 +173,20 @@ def _promotion_line(chain: Chain, promotion: Promotion) -> PromotionLine:
 
 
 def _read_looks(
-    tracking: Tracking, experiment: Experiment, runs: Sequence[Run], hashes: Iterable[str]
+    tracking: Tracking,
+    experiment: Experiment,
+    runs: Sequence[Run],
+    *,
+    hashes: Iterable[str],
+    pass_over: PassOver,
 ) -> Iterable[LookLine]:
     known, ours = {run.run_id: run for run in runs}, set(hashes)
-    for run in runs:
-        if run.tags.get("tipbench.kind") != "plan" or "tipbench.facts" not in run.tags:
-            continue
-        plan = StoredPlan(run, PlanFacts.model_validate_json(run.tags["tipbench.facts"]))
-        if plan.facts.arm_hash not in ours:
-            continue
-        for look, run_id in plan.taken.items():
+    complete = (run for run in find_readable(runs, "plan") if FACTS_TAG in run.tags)
+    for plan in read_each(complete, read_plan, pass_over):
+        for look, run_id in plan.taken.items() if plan.facts.arm_hash in ours else ():
             # A deleted one is read all the same: it is spent.
-            yield _look_line(tracking, experiment, plan, look, known.get(run_id) or tracking.read_run(run_id))
+            run = known.get(run_id) or tracking.read_run(run_id)
+            yield from read_each([run], partial(_look_line, tracking, experiment, plan, look), pass_over)
 
 
 def _look_line(tracking: Tracking, experiment: Experiment, plan: StoredPlan, look: int, run: Run) -> LookLine:

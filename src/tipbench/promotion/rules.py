@@ -364,8 +364,17 @@ def name_in(bench: Bench, arm: ChampionArm) -> str:
 # What the gate checks before it plans or looks: nothing is spent on what cannot be decided.
 
 
+MEND = (
+    "Nothing is decided on less than was stored. Put it back as it was in MLflow, or delete what was edited: "
+    "a tag that does not belong, a cell (it is collected again), a sitting (it is judged again)."
+)
+
+
 def check_before_plan(bench: Bench, opponent: Opponent, challenger: str | None) -> PlainAnswer | None:
     """Why there is nothing to plan; None when there is."""
+    if damaged := bench.evidence.damaged:
+        more = f"; and {len(damaged) - 3} more" if len(damaged) > 3 else ""
+        return _refuse("no", "readable", f"damaged: {'; '.join(damaged[:3])}{more}", MEND)
     try:
         check_contents(bench.evidence.cells, experiment=bench.experiment.name)
     except MixedContents as error:

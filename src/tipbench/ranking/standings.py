@@ -201,6 +201,11 @@ def _evidence_remarks(evidence: Evidence) -> list[str]:
         remarks.append(
             f"{len(evidence.doubles)} verdicts are doubles: they count for agreement, not for the board"
         )
+    remarks += [
+        f"counts for agreement only: sitting {sitting.facts.token} by {sitting.judged_by}, {seen.told}"
+        for sitting in evidence.sittings
+        if (seen := sitting.unblinded) is not None and sitting.only_agreement and sitting.counts
+    ]
     return [*remarks, *_cell_remarks(evidence)]
 
 
@@ -223,7 +228,7 @@ def _level_remarks(levels: Mapping[Place, float]) -> list[str]:
 
 
 def _backlog_remarks(evidence: Evidence, waiting_for_auto: int) -> list[str]:
-    remarks = [f"damaged verdicts, not counted: {where}" for where in evidence.damaged]
+    remarks = [f"damaged, not counted: {each}" for each in evidence.damaged]
     if evidence.auto:
         judges = ", ".join(sorted({given.sitting.judged_by for given in evidence.auto}))
         remarks.append(f"{len(evidence.auto)} verdicts of automatic judges, used within cells only: {judges}")
@@ -403,7 +408,7 @@ def _weigh_judge(judge: AutoVerdicts | None, counted: Evidence, rubric: Rubric) 
 
 
 def _auto_remarks(judges: Sequence[AutoVerdicts], without: int, *, damaged: Sequence[str]) -> list[str]:
-    remarks = [f"damaged verdicts, not counted: {where}" for where in damaged]
+    remarks = [f"damaged, not counted: {each}" for each in damaged]
     if judges and without:
         remarks.append(f"{without} candidates have no verdict of this judge: tipbench judge --auto goes on")
     if others := [make_inert_line(judge.judged_by, limit=80) for judge in judges[1:]]:

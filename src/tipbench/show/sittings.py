@@ -12,6 +12,8 @@ from tipbench.bench.sittings import LIVE_LEASE_MS, StoredDrift
 from tipbench.inert import make_inert_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     # What is drawn here is made by whoever asks; the others need not be loaded.
     from tipbench.judging.agent import AgentOutcome
     from tipbench.judging.anchors import AnchorProposal
@@ -48,6 +50,7 @@ def print_status(found: "Status", say: Console) -> None:
     )
     if found.disagreement is not None:
         say.print(tell_disagreement(found.disagreement), markup=False)
+    print_damaged(found.damaged, say)
     if not found.sittings:
         return
     table = Table("sitting", "judge", "state", "drawn", "items", "anchors", "blocks counted", "expires")
@@ -55,7 +58,7 @@ def print_status(found: "Status", say: Console) -> None:
         table.add_row(
             line.sitting,
             escape(make_inert_line(line.judged_by)),
-            line.state,
+            f"{line.state}, unblinded" if line.unblinded else line.state,
             line.drawn,
             str(line.items),
             str(line.anchors),
@@ -63,6 +66,20 @@ def print_status(found: "Status", say: Console) -> None:
             line.expires if line.state == "open" else "",
         )
     say.print(table)
+    for line in found.sittings:
+        if line.only_agreement:
+            say.print(f"{line.sitting} by {line.judged_by}: {tell_unblinded(line)}", markup=False)
+
+
+def tell_unblinded(line: "SittingLine") -> str:
+    """What follows from having seen arms before."""
+    return f"{line.unblinded}; counts for agreement only, unless a person accepts it"
+
+
+def print_damaged(damaged: "Sequence[str]", say: Console) -> None:
+    """What was edited in MLflow and cannot be read."""
+    for each in damaged:
+        say.print(f"damaged, not counted: {make_inert_line(each, limit=500)}", markup=False, soft_wrap=True)
 
 
 def tell_disagreement(found: "Disagreement") -> str:
@@ -88,6 +105,8 @@ def tell_left(left: "LeftSitting", line: "SittingLine") -> list[str]:
                 f"  tipbench judge --experiment {name} --judged-by {shlex.quote(sitting.judged_by)} "
                 "--interactive",
             ]
+        case "accepted" if line.only_agreement:
+            return [f"Handed in: {total} items. {tell_unblinded(line)}"]
         case "accepted":
             return [
                 f"Handed in: {total} items, accepted. Thank you.",
@@ -174,6 +193,7 @@ def print_judged(
 
 def print_judges(report: "JudgesReport", say: Console) -> None:
     """Every sitting with its drift, and how far the judges agree."""
+    print_damaged(report.damaged, say)
     if not report.sittings:
         say.print("nobody has judged yet")
         return

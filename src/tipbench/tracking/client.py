@@ -14,7 +14,16 @@ import httpx2
 
 from tipbench.errors import TrackingRefused, TrackingUnavailable
 from tipbench.tracking.runs import ErrorAnswer, Nothing
-from tipbench.web import Body, Reply, WebClient, WebFailures, read_reply, shorten, split_credentials
+from tipbench.web import (
+    MOST_BYTES,
+    Body,
+    Reply,
+    WebClient,
+    WebFailures,
+    read_reply,
+    shorten,
+    split_credentials,
+)
 
 # What an answer of the server means when it is not what was asked for. Translated here and nowhere else.
 
@@ -35,6 +44,10 @@ class AnsweredNo(TrackingRefused):
 
 class ArtifactsNotServed(TrackingRefused):
     """The server runs without `--serve-artifacts`, although the run's own store would need it."""
+
+
+class NoSuchText(TrackingRefused):
+    """A run has no such text, or it is no text."""
 
 
 class NotLetIn(TrackingRefused):
@@ -151,11 +164,55 @@ class Access:
 
 @dataclass(frozen=True)
 class TimeLimits:
-    """How long to wait for the server. Searches are slow by nature: 10,000 runs take it half a minute."""
+    """How long to wait for the server: until an answer is complete, and for all answers together.
+
+    Searches are slow by nature: 10,000 runs take it half a minute.
+    """
 
     connect_seconds: float = 5.0
     call_seconds: float = 30.0
     search_seconds: float = 600.0
+    reading_seconds: float = 1_800.0
+    """50,000 cells are read in a few minutes."""
+
+
+MOST_FOUND_BYTES = 256 * 2**20
+"""Of one answer to a search: 3,200 runs at most (`search.py`), so 80 kB for each."""
+
+
+class ReadingTime:
+    """How long one client may still wait for what it reads. A tenth of other time is given back.
+
+    So a command that does nothing but wait for its reads ends, however often and however slowly the server
+    answers; one that looks once a minute, for days, does not.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._lock = threading.Lock()
+        self._left = seconds
+        self._waiting = 0
+        self._since = time.monotonic()
+        """When somebody began to wait, or the last one ended."""
+
+    def begin(self) -> float:
+        """Somebody begins to wait; gives for how long."""
+        with self._lock:
+            now = time.monotonic()
+            if not self._waiting:
+                self._left = min(self.seconds, self._left + (now - self._since) / 10)
+                self._since = now
+            self._waiting += 1
+            return self._left - (now - self._since)
+
+    def end(self) -> None:
+        """Somebody has an answer, or none."""
+        with self._lock:
+            now = time.monotonic()
+            self._waiting -= 1
+            if not self._waiting:
+                self._left -= now - self._since
+                self._since = now
 
 
 class LocalTimes(NamedTuple):
@@ -186,7 +243,8 @@ class ServerClock:
 
     Order: of two stamps of one client the later is the larger. Between clients, whoever has read what another
     one wrote has an answer to a request sent after it was stored, and so no earlier date: they are in order
-    up to the header's seconds, as they would be after asking once more. Only views are ordered by it.
+    up to the header's seconds, as they would be after asking once more. Views, leases and closes of sittings
+    are ordered by it; words are not (decision 0008).
     """
 
     def __init__(self, read_times: Callable[[], LocalTimes]) -> None:
@@ -194,11 +252,20 @@ class ServerClock:
         self._lock = threading.Lock()
         self._ms = 0
         self._sent: LocalTimes | None = None
+        self._ahead_ms = 0.0
 
     @property
     def ms(self) -> int:
         """At the latest answer, in milliseconds; 0 if none told the time."""
         return self._ms
+
+    @property
+    def now_ms(self) -> int:
+        """What it shows now, without asking: at most the header's two seconds behind, and never going back.
+
+        Only this machine's steady clock is used: nobody sets it.
+        """
+        return int(self._ahead_ms + self.read_times().steady * 1000)
 
     @property
     def is_recent(self) -> bool:
@@ -208,7 +275,10 @@ class ServerClock:
 
     def learn(self, date_ms: int, *, sent: LocalTimes) -> None:
         """Takes over what an answer says to a request that was sent then."""
+        # The server's clock shows at least this when its answer is here: the largest difference is the best.
+        ahead_ms = date_ms - self.read_times().steady * 1000
         with self._lock:
+            self._ahead_ms = max(ahead_ms, self._ahead_ms) if self._ms else ahead_ms
             # The header counts whole seconds; of two writes within one the later must look later.
             self._ms = max(date_ms, self._ms + 1)
             if self._sent is None or sent.steady > self._sent.steady:
@@ -240,6 +310,7 @@ class Rest:
             self.url, FAILURES, headers=headers, connect_seconds=self._limits.connect_seconds
         )
         self._clock = ServerClock(read_times)
+        self._reading = ReadingTime(self._limits.reading_seconds)
 
     @property
     def server_ms(self) -> int:
@@ -252,13 +323,24 @@ class Rest:
             raise stranger(self.url, saw="no Date header")
         return self._clock.ms
 
+    @property
+    def now_ms(self) -> int:
+        """The server's clock now, as its answers let us know it; the server is asked only if none came yet.
+
+        Raises:
+            NotLetIn: it does not tell the time.
+        """
+        if not self._clock.ms:
+            self.read_clock()
+        return self._clock.now_ms
+
     def read_version(self) -> str:
         """The version of MLflow that answers.
 
         Raises:
             TrackingError: nothing answers, or not as MLflow.
         """
-        answer = self._send("GET", "/version")
+        answer = self._read("GET", "/version")
         version = answer.text.strip()
         if len(version) > 40 or not version[:1].isdigit() or "." not in version:
             raise stranger(self.url, saw="no version at /version")
@@ -273,12 +355,13 @@ class Rest:
     def get(self, call: str, answer: type[A], *, query: Mapping[str, str]) -> A:
         """The answer to a GET of MLflow's API."""
         path = f"{API}{call}?{urlencode(query, quote_via=quote, safe='')}"
-        return self._parse(self._send("GET", path), answer)
+        return self._parse(self._read("GET", path, searches=call.endswith("/search")), answer)
 
     def post(self, call: str, body: Body, answer: type[A]) -> A:
         """The answer to a POST of MLflow's API."""
-        seconds = self._limits.search_seconds if call.endswith("/search") else self._limits.call_seconds
-        return self._parse(self._send("POST", API + call, body, seconds=seconds), answer)
+        if call.endswith("/search"):
+            return self._parse(self._read("POST", API + call, body, searches=True), answer)
+        return self._parse(self._send("POST", API + call, body), answer)
 
     def tell(self, call: str, body: Body) -> None:
         """A POST whose answer says nothing."""
@@ -294,20 +377,50 @@ class Rest:
 
     def get_artifact(self, path: str) -> str:
         """A text under the server's artifact root."""
-        answer = self._send("GET", ARTIFACTS + quote(path))
+        answer = self._read("GET", ARTIFACTS + quote(path))
         try:
             return answer.content.decode()
         except UnicodeDecodeError as error:
-            raise stranger(self.url, saw=f"artifact {path!r} is not UTF-8 text") from error
+            raise NoSuchText(f"the artifact {path!r} is not UTF-8 text", hint="Was it edited?") from error
 
     def close(self) -> None:
         self._client.close()
 
+    def _read(
+        self, method: str, path: str, body: Body | None = None, *, searches: bool = False
+    ) -> httpx2.Response:
+        """The answer to a question, within the time that is left for all of them."""
+        limits, left = self._limits, self._reading.begin()
+        usual = limits.search_seconds if searches else limits.call_seconds
+        most_bytes = MOST_FOUND_BYTES if searches else MOST_BYTES
+        began = time.monotonic()
+        try:
+            if left > 0:
+                return self._send(method, path, body, seconds=min(left, usual), most_bytes=most_bytes)
+            why = None
+        except TrackingUnavailable as error:
+            if left >= usual or time.monotonic() - began < left:
+                raise
+            why = error
+        finally:
+            self._reading.end()
+        raise TrackingUnavailable(
+            f"MLflow at {self.url} has kept this command waiting for {limits.reading_seconds:g} s",
+            hint="It answers too slowly. Look at the server's own log.",
+        ) from why
+
     def _send(
-        self, method: str, path: str, body: Body | bytes | None = None, *, seconds: float | None = None
+        self,
+        method: str,
+        path: str,
+        body: Body | bytes | None = None,
+        *,
+        seconds: float | None = None,
+        most_bytes: int = MOST_BYTES,
     ) -> httpx2.Response:
         sent = self._clock.read_times()
-        response = self._client.send(method, path, body, seconds=seconds or self._limits.call_seconds)
+        seconds = seconds or self._limits.call_seconds
+        response = self._client.send(method, path, body, seconds=seconds, most_bytes=most_bytes)
         if date := _read_date(response):
             self._clock.learn(date, sent=sent)
         check_answer(response, url=self.url)
@@ -324,7 +437,7 @@ def _read_date(response: httpx2.Response) -> int:
     """The server's clock in milliseconds; 0 if it does not tell."""
     try:
         return int(parsedate_to_datetime(response.headers.get("date", "")).timestamp() * 1000)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0
 
 

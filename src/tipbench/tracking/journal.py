@@ -12,7 +12,15 @@ from typing import Literal
 from pydantic import ValidationError
 
 from tipbench.errors import NewerSchema, TrackingError
-from tipbench.files import append_whole, sync_folder, try_lock, write_whole
+from tipbench.files import (
+    append_whole,
+    make_folder,
+    open_log,
+    open_private,
+    sync_folder,
+    try_lock,
+    write_private,
+)
 from tipbench.records import SCHEMA, Record, content_hash
 from tipbench.tracking.runs import Write
 
@@ -59,8 +67,8 @@ class Journal:
         path = folder / f"{name}{SUFFIX}"
         hidden = folder / f"{name}.new"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(hidden, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
+            make_folder(folder)
+            descriptor = open_private(hidden, os.O_RDWR | os.O_APPEND | os.O_EXCL)
             # Locked before it gets its name: nobody may take it for one that was left behind.
             try_lock(descriptor)
             hidden.rename(path)
@@ -182,8 +190,8 @@ def keep_refused(folder: Path, write: Write, message: str) -> Path:
     path = folder / "refused" / f"{write.attempt}.json"
     text = json.dumps({"message": message, "write": write.model_dump(mode="json")}, ensure_ascii=False)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
+        make_folder(path.parent)
+        write_private(path, text)
     except OSError as error:
         raise _cannot_write(path, error) from error
     return path
@@ -229,10 +237,9 @@ def _aside(path: Path) -> Path:
 def _set_aside(path: Path, line: bytes) -> None:
     aside = _aside(path)
     try:
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("ab") as file:
+        make_folder(aside.parent)
+        with os.fdopen(open_log(aside), "ab") as file:
             append_whole(file.fileno(), line + b"\n")
-        sync_folder(aside.parent)
     except OSError as error:
         raise _cannot_write(aside, error) from error
 

@@ -23,7 +23,7 @@ class _Tag(Reply):
 
 class _AliasAnswer(Reply):
     alias: str
-    version: str
+    version: int
 
 
 class _EntryAnswer(Reply):
@@ -37,11 +37,11 @@ class _OneEntry(Reply):
 
 
 class _VersionAnswer(Reply):
-    version: str
+    version: int
     tags: list[_Tag] = Field(default_factory=list[_Tag])
 
     def to_version(self) -> "PromptVersion":
-        return PromptVersion(int(self.version), {tag.key: tag.value for tag in self.tags})
+        return PromptVersion(self.version, {tag.key: tag.value for tag in self.tags})
 
 
 class _ManyVersions(Reply):
@@ -91,7 +91,7 @@ class Registry:
         return RegistryEntry(
             name=found.name,
             tags={tag.key: tag.value for tag in found.tags},
-            aliases={each.alias: int(each.version) for each in found.aliases},
+            aliases={each.alias: each.version for each in found.aliases},
         )
 
     def create_entry(self, name: str, *, tags: Mapping[str, str]) -> None:

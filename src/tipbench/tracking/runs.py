@@ -15,6 +15,8 @@ from tipbench.records import SCHEMA, Record
 from tipbench.web import Reply
 
 EXPERIMENT_TAG = "tipbench.experiment"
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999: no calendar of ours goes further."""
 
 
 class Run(Record):
@@ -28,6 +30,7 @@ class Run(Record):
     tags: dict[str, str]
     params: dict[str, str]
     metrics: dict[str, float]
+    experiment_id: str = ""
 
 
 class Experiment(Record):
@@ -59,9 +62,10 @@ class _Info(Reply):
     run_id: str
     run_name: str = ""
     status: str = ""
-    start_time: int = 0
+    start_time: int = Field(default=0, le=LATEST_MS)
     artifact_uri: str = ""
     lifecycle_stage: str = "active"
+    experiment_id: str = ""
 
     def to_run(self, *, tags: dict[str, str], params: dict[str, str], metrics: dict[str, float]) -> Run:
         return Run(
@@ -73,6 +77,7 @@ class _Info(Reply):
             tags=tags,
             params=params,
             metrics=metrics,
+            experiment_id=self.experiment_id,
         )
 
 

@@ -1,5 +1,6 @@
 """Searches of runs: one page where it fits, else slice by slice; incremental through the cache."""
 
+import os
 import re
 import sqlite3
 from collections.abc import Generator, Iterable, Mapping, Sequence, Set
@@ -13,15 +14,15 @@ from typing import NamedTuple
 from pydantic import RootModel, ValidationError
 
 from tipbench.errors import NewerSchema, TrackingError
-from tipbench.files import write_whole
+from tipbench.files import make_folder, open_private, write_private
 from tipbench.records import SCHEMA, content_hash
-from tipbench.tracking.client import Rest, call_patiently
+from tipbench.tracking.client import Rest, call_patiently, stranger
 from tipbench.tracking.runs import SCHEMA_TAG, TOUCHED, Experiment, ManyRuns, Run
 
 # The cache of an experiment's runs: one SQLite file, thrown away whenever it looks wrong.
 
 
-VERSION = 1
+VERSION = 2
 _BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs (run_id TEXT PRIMARY KEY, deleted INTEGER NOT NULL, body TEXT NOT NULL);
@@ -99,7 +100,8 @@ class RunCache:
     @contextmanager
     def _open(self) -> Generator[sqlite3.Connection]:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
+            os.close(open_private(self._path))
             with closing(sqlite3.connect(self._path, timeout=30)) as database:
                 if database.execute("PRAGMA user_version").fetchone()[0] not in {0, VERSION}:
                     raise _BrokenCache
@@ -125,6 +127,8 @@ class _BrokenCache(Exception):
 PAGE = 200
 LARGEST_PAGE = 50_000
 DIGITS = "0123456789abcdef"
+MOST_DIGITS = 3
+"""Two are enough for 12 million runs. A server that has more after three does not end."""
 AT_ONCE = 2
 """Slices asked for at once: while one is read here, the server makes the next."""
 OVERLAP_MS = 10 * 60 * 1000
@@ -164,12 +168,21 @@ def _search(rest: Rest, experiment_ids: Sequence[str], *, where: str, view: str,
         asked = body | {"filter": " AND ".join(clauses), "max_results": min(size, LARGEST_PAGE)}
         answer = call_patiently(lambda: rest.post("runs/search", asked, ManyRuns))
         if not answer.next_page_token:
-            return [_Found(run.to_run(), run.is_deleted) for run in answer.runs]
+            return _read_found(answer, rest)
+        if len(prefix) == MOST_DIGITS:
+            raise stranger(rest.url, saw=f"no end of runs whose id begins with {prefix!r}")
         with ThreadPoolExecutor(AT_ONCE) as pool:
             slices = pool.map(read_slice, [prefix + digit for digit in DIGITS], repeat(size * len(DIGITS)))
             return [each for found in slices for each in found]
 
     return read_slice("", page)
+
+
+def _read_found(answer: ManyRuns, rest: Rest) -> list[_Found]:
+    try:
+        return [_Found(run.to_run(), run.is_deleted) for run in answer.runs]
+    except (KeyError, ValueError) as error:
+        raise stranger(rest.url, saw=f"a run with values that are none: {error!r}"[:200]) from error
 
 
 def read_runs(
@@ -241,9 +254,13 @@ def _touched(since_ms: int) -> str:
     return f"metrics.{TOUCHED} > {since_ms}"
 
 
+_SCHEMA = re.compile(r"[0-9]{1,4}")
+
+
 def _check_schema(run: Run) -> None:
     schema = run.tags.get(SCHEMA_TAG, "1")
-    if not schema.isdigit() or int(schema) > SCHEMA:
+    # What is no number at all was not written by a newer one: it is damaged, which is said of that run alone.
+    if _SCHEMA.fullmatch(schema) and int(schema) > SCHEMA:
         raise NewerSchema(
             f"run {run.run_id} has {SCHEMA_TAG} {schema!r}; this tipbench knows {SCHEMA}",
             hint="Upgrade tipbench.",
@@ -289,8 +306,8 @@ class TextCache:
         self._known[texts_hash] = dict(texts)
         # Only a cache: a full disk or a folder of somebody else costs time and nothing more.
         with suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self._path(texts_hash), _Texts(dict(texts)).model_dump_json(), mode=0o600)
+            make_folder(self._folder)
+            write_private(self._path(texts_hash), _Texts(dict(texts)).model_dump_json())
 
     def _path(self, texts_hash: str) -> Path:
         return self._folder / f"{texts_hash}.json"

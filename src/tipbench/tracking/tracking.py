@@ -12,6 +12,7 @@ from typing import Self
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from tipbench.clock import Stamps
 from tipbench.errors import ExperimentNotFound, TrackingError, TrackingRefused, TrackingUnavailable
 from tipbench.files import hold_lock
 from tipbench.records import content_hash
@@ -20,11 +21,13 @@ from tipbench.tracking.client import (
     Access,
     AnsweredNo,
     ArtifactsNotServed,
+    NoSuchText,
     Pace,
     Rest,
     TimeLimits,
     WrongHost,
     call_patiently,
+    stranger,
 )
 from tipbench.tracking.delivery import (
     Delivery,
@@ -54,6 +57,9 @@ from tipbench.tracking.runs import (
 )
 from tipbench.tracking.search import RunCache, TextCache, find_runs, read_runs
 from tipbench.web import check_encrypted, split_credentials
+
+MOST_PAGES = 100
+"""A page holds 10,000 experiments."""
 
 
 class Experiments:
@@ -118,15 +124,21 @@ class Experiments:
 
     def _search(self, where: str) -> list[Experiment]:
         found: list[Experiment] = []
-        token, first = "", True
-        while token or first:
+        token = ""
+        seen = {token}
+        while len(seen) <= MOST_PAGES:
             body = {"max_results": 10_000, "filter": where, **({"page_token": token} if token else {})}
             answer = call_patiently(
                 lambda body=body: self._rest.post("experiments/search", body, ManyExperiments)
             )
             found += [each.to_experiment() for each in answer.experiments]
-            token, first = answer.next_page_token, False
-        return found
+            token = answer.next_page_token
+            if not token:
+                return found
+            if token in seen:
+                raise stranger(self._rest.url, saw="the same page of experiments again and again")
+            seen.add(token)
+        raise stranger(self._rest.url, saw=f"more than {MOST_PAGES} pages of experiments")
 
     def _find_or_create(self, name: str) -> Experiment:
         found = self._look_up(name)
@@ -281,7 +293,7 @@ class Tracking:
         """A text of the run.
 
         Raises:
-            TrackingRefused: the run has no such text.
+            NoSuchText: the run has no such text.
         """
         folder = proxied_folder(run.artifact_uri, url=self.url)
         refusal: TrackingRefused | None = None
@@ -292,7 +304,7 @@ class Tracking:
                 refusal = error
         text = join_artifact(run.tags, path)
         if text is None:
-            raise TrackingRefused(
+            raise NoSuchText(
                 f"run {run.run_id} has no text {path!r}",
                 hint=f"Its artifacts are at {run.artifact_uri}; were they deleted?",
             ) from refusal
@@ -334,14 +346,27 @@ class Tracking:
         """
         return self._outbox.deliver_left_over(patience_seconds=PATIENCE_SECONDS)
 
-    def claim(self, run_id: str, key: str, value: str) -> str:
+    def claim(
+        self,
+        run_id: str,
+        key: str,
+        value: str,
+        *,
+        beside: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> str:
         """Tries to be the first to set a param of the run; gives the value that stands: the winner's.
+
+        `beside` are params and `tags` tags that are set only together with it. Not journaled.
 
         Raises:
             TrackingRefused: the run does not exist or was deleted.
         """
+        params = {key: value, **(beside or {})}
         claim = prepare_write(
-            Write(attempt="claim-param", experiment="", experiment_id="", params={key: value})
+            Write(
+                attempt="claim-param", experiment="", experiment_id="", params=params, tags=dict(tags or {})
+            )
         )
         refusal: AnsweredNo | None = None
         stamp = call_patiently(self._rest.read_clock)
@@ -380,6 +405,10 @@ class Tracking:
         Not journaled: it can be published again.
         """
         call_patiently(lambda: self._rest.put_trace(trace_body(trace)))
+
+    def follow_clock(self, stamps: Stamps) -> Stamps:
+        """The same ids with the server's clock: what is ordered by time does not depend on this machine's."""
+        return replace(stamps, now_ms=lambda: self._rest.now_ms)
 
     def delete_run(self, run_id: str) -> None:
         """Deletes a run as MLflow does: it can be restored there."""

@@ -352,6 +352,8 @@ class OpenAiModel:
             raise GenerationFailed(f"{self._name!r}: the server sent no choices")
         if completion.usage is None:
             raise EngineUnavailable(f"{self._server.url} does not count its tokens (no usage in its reply)")
+        if min(completion.usage.prompt_tokens, completion.usage.completion_tokens) < 0:
+            raise GenerationFailed(f"{self._name!r}: the server counts its tokens below zero")
         text, finish = _read_choice(completion.choices[0], name=self._name)
         return Generation(
             text=text,

@@ -38,7 +38,8 @@ def order_conf(order: RunOrder, settings: Settings) -> str:
             hint="Leave it out: the other models are collected all the same.",
         )
     conf = order.model_dump(mode="json", exclude={"skip_missing"}, exclude_none=True)
-    judge = {"judge_model": settings.judge_model} if settings.judge_model else {}
+    judge = {"judge_model": settings.judge_model, "judge_budget": settings.judge_budget}
+    judge = {key: value for key, value in judge.items() if value and settings.judge_model}
     return json.dumps(conf | judge | {"mlflow_url": _mlflow_url(settings)}, sort_keys=True)
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tipbench.bench.sittings import Spent
 from tipbench.errors import TipbenchError
-from tipbench.files import append_whole
+from tipbench.files import append_whole, make_folder, open_log
 from tipbench.records import SCHEMA, Record
 
 
@@ -43,9 +43,9 @@ class Ledger:
         self._reserved = 0.0
         self._calls = 0
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             entries = _read_entries(path)
-            self._file = path.open("ab")
+            self._file = os.fdopen(open_log(path), "ab")
         except OSError as error:
             raise _cannot_write(path, error) from error
         self.id = entries[0].ledger if entries else new_id()

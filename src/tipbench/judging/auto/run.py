@@ -397,26 +397,29 @@ class _Work:
 
     def _reserve(self, item: KeyItem, usd: float) -> None:
         budget, spent = self.order.budget_usd, self._spent().usd
-        if budget is not None and spent + usd > budget:
+        if budget is not None and not spent + usd <= budget:
             raise BudgetSpent(
                 f"the budget of {budget:g} USD does not last: {spent:.4f} are spent, "
                 f"and the next call may cost {usd:.4f}",
-                hint="What was judged is kept. Run the same command with a higher --budget to go on.",
+                hint="What was judged is kept. Run the same command with a higher --budget to go on, or set "
+                "judge_budget.",
             )
         self.ledger.reserve(item.id, usd)
 
     def _settle(self, item: KeyItem, reply: Graded) -> dict[str, int] | None:
         price = self.order.judge.price or FREE
+        # Whatever a server counts: what was spent never becomes less.
+        prompt_tokens, output_tokens = max(0, reply.prompt_tokens), max(0, reply.output_tokens)
         usd = reply.usd
-        if usd is None:
-            usd = price.of(prompt_tokens=reply.prompt_tokens, output_tokens=reply.output_tokens)
+        if usd is None or not usd >= 0:
+            usd = price.of(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
         scores = "cut off" if reply.cut_off else read_scores(reply.text, self.sitting.pack.rubric)
         entry = LedgerEntry(
             kind="scores",
             item=item.id,
             usd=usd,
-            prompt_tokens=reply.prompt_tokens,
-            output_tokens=reply.output_tokens,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
             seconds=reply.seconds,
         )
         if isinstance(scores, str):

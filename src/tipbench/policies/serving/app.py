@@ -1,7 +1,7 @@
 """The HTTP app: score, reward, stats, recommend, reset. No request ever loads a model."""
 
 import hmac
-import os
+import re
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tipbench.clock import Stamps
 from tipbench.errors import TipbenchError, UsageError
+from tipbench.files import hold_lock, write_whole
 from tipbench.inert import make_inert_line
 from tipbench.policies.events import (
     DecisionGone,
@@ -153,7 +154,12 @@ class Serving:
 def create_app(serving: Serving) -> FastAPI:
     """The app; closing it closes the store."""
     app = FastAPI(
-        title="tipbench policies", lifespan=_lifespan_of(serving), docs_url=None, redoc_url=None, version="1"
+        title="tipbench policies",
+        lifespan=_lifespan_of(serving),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        version="1",
     )
     registry = CollectorRegistry()
     app.add_middleware(BodyLimit)
@@ -165,6 +171,12 @@ def create_app(serving: Serving) -> FastAPI:
     _add_policy_routes(guarded, serving)
     _add_user_routes(guarded, serving)
     _add_metrics(guarded, serving, registry)
+
+    @guarded.get("/openapi.json", include_in_schema=False)
+    def read_schema() -> JSONResponse:  # pyright: ignore[reportUnusedFunction]
+        """What can be asked here, for programs."""
+        return JSONResponse(app.openapi())
+
     app.include_router(guarded)
 
     @app.get("/health", responses={503: {"model": Refusal}})
@@ -379,16 +391,21 @@ def open_serving(folder: Path, options: ServingOptions, *, stamps: Stamps) -> Se
 
 
 def read_token(folder: Path) -> str:
-    """The token kept in the folder, made at the first time; only its owner can read the file."""
+    """The token kept in the folder, made at the first time; only its owner can read the file.
+
+    Raises:
+        TipbenchError: what is in the file is no token.
+    """
     path = folder / "token"
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_text(encoding="ascii").strip()
-    token = secrets.token_urlsafe(32)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(f"{token}\n")
+    with hold_lock(folder / "token.lock"):
+        if not path.exists():
+            write_whole(path, f"{secrets.token_urlsafe(32)}\n", mode=0o600)
+    token = path.read_text(encoding="ascii", errors="replace").strip()
+    if not re.fullmatch(r"[!-~]{16,}", token):
+        raise TipbenchError(
+            f"{str(path)!r} holds no token: it must be 16 or more characters, no blanks",
+            hint="Remove the file: the next start makes a new token.",
+        )
     return token
 
 

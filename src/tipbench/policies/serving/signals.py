@@ -16,6 +16,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from tipbench.files import make_folder, open_private
 from tipbench.policies.events import ProfileFeatures, Situation
 from tipbench.records import SCHEMA, Record
 
@@ -48,7 +49,7 @@ class SignalLog:
     """Appends to files of this process; a full one is closed and another begun. `lost` counts failures."""
 
     def __init__(self, folder: Path, *, begun_ms: int, rotate_bytes: int = ROTATE_BYTES) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self.lost = 0
         self._folder, self._rotate_bytes = folder, rotate_bytes
         self._stem = f"signals-{begun_ms}-{os.getpid()}"
@@ -80,7 +81,7 @@ class SignalLog:
     def _begin_file(self) -> int:
         self._count += 1
         path = self._folder / f"{self._stem}-{self._count:05d}.jsonl"
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        return open_private(path)
 
 
 def read_signals(*folders: Path) -> Iterator[Signal]:

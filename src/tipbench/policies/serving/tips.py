@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tipbench.errors import TipbenchError, UsageError
-from tipbench.files import write_whole
+from tipbench.files import make_folder, write_private, write_whole
 from tipbench.policies.events import MAX_TIPS, Kind, Name, Share, Tip
 from tipbench.policies.serving.records import Task
 from tipbench.records import Record
@@ -53,15 +53,15 @@ def read_tips(path: Path) -> tuple[StoredTip, ...]:
     return tuple(tips.values())
 
 
-def write_tips(path: Path, tips: Iterable[StoredTip]) -> None:
-    """Replaces the file as a whole.
+def write_tips(path: Path, tips: Iterable[StoredTip], *, mode: int = 0o666) -> None:
+    """Replaces the file as a whole; a new one has the rights `mode` as far as the umask lets it.
 
     Raises:
         TipbenchError: it cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, "".join(f"{tip.model_dump_json()}\n" for tip in tips))
+        write_whole(path, "".join(f"{tip.model_dump_json()}\n" for tip in tips), mode=mode)
     except OSError as error:
         raise TipbenchError(f"{str(path)!r} cannot be written: {error.strerror}") from error
 
@@ -126,8 +126,8 @@ class ActiveFile:
 
     def write(self, active: ActivePolicy) -> None:
         """Replaces the file; servers take it up with their next request."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self._path, active.model_dump_json())
+        make_folder(self._path.parent)
+        write_private(self._path, active.model_dump_json())
 
     def _read_name(self) -> str:
         try:

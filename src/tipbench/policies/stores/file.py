@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from tipbench.errors import NewerSchema, TipbenchError
-from tipbench.files import append_whole, sync_folder, try_lock, write_whole
+from tipbench.files import append_whole, make_folder, open_log, open_private, try_lock, write_private
 from tipbench.policies.events import Decided, Rewarded, StoreInUse, StoreUnavailable, WasReset, event_adapter
 from tipbench.policies.states import KeptDecision, KindModel, Learned, UserState, apply_event, check_reward
 from tipbench.policies.stores.store import Store
@@ -25,7 +25,6 @@ from tipbench.records import SCHEMA, Record, content_hash
 
 
 SEGMENT_BYTES = 32_000_000
-NEW_FILE = os.O_RDWR | os.O_APPEND | os.O_CREAT
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Log:
         self._buffer: list[bytes] = []
         self._failure: OSError | None = None
         last = max(self.segments(), default=folder / _name_segment(1))
-        self._descriptor = os.open(last, NEW_FILE, 0o600)
+        self._descriptor = open_log(last)
         self._cut_torn_line(last)
         self.position = _first_of(last) - 1 + last.read_bytes().count(b"\n")
         self._synced = self.position
@@ -127,9 +126,7 @@ class Log:
             raise _cannot_write(self._folder, error) from error
 
     def _begin_segment(self, first: int) -> None:
-        path = self._folder / _name_segment(first)
-        descriptor = os.open(path, NEW_FILE, 0o600)
-        sync_folder(self._folder)
+        descriptor = open_log(self._folder / _name_segment(first))
         os.close(self._descriptor)
         self._descriptor, self._size = descriptor, 0
 
@@ -217,7 +214,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Replaces the checkpoint; on disk when this returns."""
     values = checkpoint.model_dump(mode="json")
-    write_whole(folder / FILE_NAME, json.dumps({"sum": content_hash(values), "checkpoint": values}))
+    write_private(folder / FILE_NAME, json.dumps({"sum": content_hash(values), "checkpoint": values}))
 
 
 # Snapshots: the state of one user with one policy as a file, so that not all of the log is read again.
@@ -269,7 +266,7 @@ def write_snapshot(path: Path, state: UserState, *, user: str) -> None:
     values = _to_stored(state, user=user).model_dump(mode="json")
     text = json.dumps({"schema": SCHEMA, "sum": content_hash(values), "state": values})
     # A checkpoint makes all of them safe with one call; until then the log has everything.
-    write_whole(path, text, durable=False)
+    write_private(path, text, durable=False)
 
 
 def read_snapshot(path: Path, *, user: str) -> UserState | None:
@@ -291,7 +288,7 @@ def read_snapshot(path: Path, *, user: str) -> UserState | None:
 def set_aside(path: Path) -> Path:
     """Moves a broken file out of the way and says where to."""
     aside = path.parent / "damaged" / path.name
-    aside.parent.mkdir(exist_ok=True)
+    make_folder(aside.parent)
     return path.replace(aside)
 
 
@@ -347,7 +344,7 @@ class FileStore:
     def __init__(
         self, folder: Path, *, kept_states: int = KEPT_STATES, segment_bytes: int = SEGMENT_BYTES
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._folder, self._kept_states = folder, kept_states
         self._lock = _take_lock(folder / "lock")
         self._changing = RLock()
@@ -547,7 +544,7 @@ def _prefix_of(user: str) -> str:
 
 
 def _take_lock(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = open_private(path)
     if not try_lock(descriptor):
         os.close(descriptor)
         raise StoreInUse(

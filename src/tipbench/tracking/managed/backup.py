@@ -11,7 +11,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
@@ -20,12 +20,14 @@ from typing import IO
 from pydantic import Field, ValidationError
 
 from tipbench.errors import BackupError, NewerSchema, UsageError
-from tipbench.files import sync_folder
+from tipbench.files import make_folder, open_private, sync_folder
 from tipbench.records import SCHEMA, Record
 from tipbench.tracking.journal import count_waiting_in, journal_folder
 from tipbench.tracking.managed.files import (
+    ADMIN,
     ARTIFACTS,
     DATABASE,
+    POLICIES,
     PROOF,
     ServerFile,
     managed_folder,
@@ -35,8 +37,11 @@ from tipbench.tracking.managed.files import (
 
 MANIFEST = "manifest.json"
 DATABASE_MEMBER = "mlflow.db"
-FOLDERS = ("artifacts", "journal")
+FOLDERS = ("artifacts", "journal", POLICIES)
 CHUNK = 1 << 20
+MANIFEST_BYTES = 64_000_000
+"""About 400,000 members: a bigger one is neither written nor read."""
+LONGEST_NAME = 4_000
 IN_MEMORY = 16 << 20
 TRIES = 5
 
@@ -77,6 +82,8 @@ class Packing:
         """Adds the manifest. It comes last: a file that was cut off has none."""
         with tempfile.SpooledTemporaryFile(IN_MEMORY) as text:
             text.write(manifest.model_dump_json(indent=1).encode())
+            if text.tell() > MANIFEST_BYTES:
+                raise BackupError(f"{len(manifest.files)} files are more than one backup can hold")
             self._add(MANIFEST, text)
 
     def _add(self, name: str, copy: IO[bytes]) -> None:
@@ -103,37 +110,49 @@ def pack_archive(path: Path) -> Generator[Packing]:
 
 
 def check_archive(path: Path) -> BackupManifest:
-    """What the backup holds, after every byte was read and found sound.
+    """What the backup holds, after every byte was read and found sound; its size is what was read.
 
     Raises:
         BackupError: it is damaged or no backup of ours; the message names what is wrong.
         NewerSchema: a newer tipbench made it.
     """
     found: dict[str, str] = {}
+    size_bytes = 0
     manifest: BackupManifest | None = None
     with _open_archive(path) as tar:
         _check_bytes(path)
-        for name, file in _read_members(path, tar):
+        for info, file in _read_members(path, tar):
             if manifest is not None:
-                raise _damaged(path, f"{name!r} stands after the manifest")
-            if name == MANIFEST:
-                manifest = _read_manifest(path, file.read())
-            elif name in found:
-                raise _damaged(path, f"{name!r} stands there twice")
+                raise _damaged(path, f"{info.name!r} stands after the manifest")
+            if info.name == MANIFEST:
+                manifest = _read_manifest(path, info, file)
+            elif info.name in found:
+                raise _damaged(path, f"{info.name!r} stands there twice")
             else:
-                found[name] = _hash(file)
+                found[info.name] = _hash(file)
+                size_bytes += info.size
     if manifest is None:
         raise _damaged(path, "it has no manifest, so its end is missing")
     _compare(path, found, manifest.files)
-    return manifest
+    return manifest.model_copy(update={"size_bytes": size_bytes})
 
 
 def unpack_archive(path: Path, manifest: BackupManifest, folder: Path) -> None:
     """Writes all members under the folder; the backup was checked before, and is checked again on the way."""
     with _open_archive(path) as tar:
-        for name, file in _read_members(path, tar):
+        for info, file in _read_members(path, tar):
+            name = info.name
             if name != MANIFEST and _write(folder / name, file) != manifest.files.get(name):
                 raise _damaged(path, f"{name!r} changed while it was read")
+
+
+class _Stream(gzip.GzipFile):
+    """Gives little at once: a header inside may claim any length, and tarfile would read all of it."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= CHUNK:
+            raise gzip.BadGzipFile("a header in it is too long")
+        return super().read(size)
 
 
 @contextmanager
@@ -142,7 +161,7 @@ def _open_archive(path: Path) -> Generator[tarfile.TarFile]:
     if not path.is_file():
         raise BackupError(f"there is no file {str(path)!r}", hint="Check its name.")
     try:
-        with tarfile.open(path, "r:gz") as tar:
+        with _Stream(path) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
             yield tar
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise _damaged(path, str(error)) from error
@@ -181,12 +200,15 @@ def _check_bytes(path: Path) -> None:
             raise _damaged(path, "it is not what its checksum says")
 
 
-def _read_members(path: Path, tar: tarfile.TarFile) -> Iterable[tuple[str, IO[bytes]]]:
-    for info in tar:
-        file = tar.extractfile(info) if info.isreg() and _is_ours(info.name) else None
+def _read_members(path: Path, tar: tarfile.TarFile) -> Iterable[tuple[tarfile.TarInfo, IO[bytes]]]:
+    while info := tar.next():
+        is_plain = info.isreg() and not info.issparse()
+        file = tar.extractfile(info) if is_plain and _is_ours(info.name) else None
         if file is None:
             raise _damaged(path, f"{info.name[:200]!r} does not belong into a backup")
-        yield info.name, file
+        yield info, file
+        # It would remember millions of empty ones.
+        tar.members.clear()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
 
 def _compare(path: Path, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
@@ -199,9 +221,9 @@ def _compare(path: Path, found: Mapping[str, str], expected: Mapping[str, str]) 
 
 def _write(target: Path, file: IO[bytes]) -> str:
     """Stores what the file holds and gives its hash."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent, durable=False)
     total = hashlib.sha256()
-    with target.open("xb") as out:
+    with os.fdopen(open_private(target, os.O_WRONLY | os.O_EXCL), "wb") as out:
         for chunk in _chunks(file):
             total.update(chunk)
             out.write(chunk)
@@ -212,12 +234,15 @@ def _is_ours(name: str) -> bool:
     """Whether a member has its place in a backup: nothing leads out of the folder it is unpacked into."""
     parts = PurePosixPath(name).parts
     plain = "/".join(parts) == name and "\0" not in name and not {"..", "."} & set(parts)
-    return plain and (name in {MANIFEST, DATABASE_MEMBER} or (len(parts) > 1 and parts[0] in FOLDERS))
+    plain = plain and len(name) <= LONGEST_NAME
+    return plain and (name in {MANIFEST, DATABASE_MEMBER, ADMIN} or (len(parts) > 1 and parts[0] in FOLDERS))
 
 
-def _read_manifest(path: Path, text: bytes) -> BackupManifest:
+def _read_manifest(path: Path, info: tarfile.TarInfo, file: IO[bytes]) -> BackupManifest:
+    if info.size > MANIFEST_BYTES:
+        raise _damaged(path, f"its manifest would be {info.size:,} bytes")
     try:
-        values = json.loads(text)
+        values = json.loads(b"".join(_chunks(file)))
         schema = int(values["tipbench_schema"])
         if schema > SCHEMA:
             raise NewerSchema(
@@ -276,7 +301,7 @@ ROOM_BYTES = 100_000_000
 
 
 def back_up(home: Path, target: Path, *, now: datetime, force: bool = False) -> BackupManifest:
-    """Writes everything the managed server of this data folder holds to one file.
+    """Writes everything the managed server of this data folder holds to one file, users and policies too.
 
     Raises:
         UsageError: there is nothing to back up, or the file exists.
@@ -293,7 +318,7 @@ def back_up(home: Path, target: Path, *, now: datetime, force: bool = False) -> 
     _refuse_existing(target, force=force)
     try:
         target.absolute().parent.mkdir(parents=True, exist_ok=True)
-        _check_room(folder, target)
+        _check_room(home, target)
         with tempfile.TemporaryDirectory(prefix=".tipbench-backup-", dir=target.absolute().parent) as work:
             draft = Path(work) / "backup"
             manifest = _write_draft(home, draft, made_at=now.isoformat(timespec="seconds"))
@@ -369,6 +394,8 @@ def _write_draft(home: Path, draft: Path, *, made_at: str) -> BackupManifest:
             name = path.relative_to(folder).as_posix()
             if name != f"{ARTIFACTS}/{PROOF}":
                 packing.add(name, path)
+        artifacts = len(packing.files) - before
+        _add_beside(packing, home, draft.with_name(ADMIN))
         experiments, runs = _count(snapshot)
         manifest = BackupManifest(
             tipbench_schema=SCHEMA,
@@ -378,7 +405,7 @@ def _write_draft(home: Path, draft: Path, *, made_at: str) -> BackupManifest:
             server_id=server.server_id if server else "",
             experiments=experiments,
             runs=runs,
-            artifacts=len(packing.files) - before,
+            artifacts=artifacts,
             waiting=waiting,
             size_bytes=packing.size_bytes,
             files=packing.files,
@@ -398,6 +425,24 @@ def _add_journals(packing: Packing, home: Path, server: ServerFile | None) -> in
         for path in _files_under(folder):
             packing.add(f"journal/{path.relative_to(folder).as_posix()}", path)
     return waiting
+
+
+def _add_beside(packing: Packing, home: Path, copy: Path) -> None:
+    """Adds users and jobs, and what the policies know; whoever serves them may go on."""
+    if (home / ADMIN).exists():
+        snapshot_database(home / ADMIN, copy)
+        packing.add(ADMIN, copy)
+    # The order matters here, too: the log may be ahead of a state, and a state of the checkpoint.
+    for turn in ("checkpoint", "states", "log"):
+        for path in _files_under(home / POLICIES):
+            if _turn_of(path) == turn:
+                packing.add(path.relative_to(home).as_posix(), path)
+
+
+def _turn_of(path: Path) -> str:
+    if path.name == "lock" or path.suffix in {".lock", ".part"}:
+        return "never"
+    return "log" if path.suffix == ".jsonl" else "checkpoint" if path.name == "checkpoint.json" else "states"
 
 
 def _files_under(folder: Path) -> Iterator[Path]:
@@ -423,11 +468,12 @@ def _refuse_existing(target: Path, *, force: bool) -> None:
         )
 
 
-def _check_room(folder: Path, target: Path) -> None:
-    database = sum(path.stat().st_size for path in folder.glob(f"{DATABASE}*"))
-    artifacts = sum(path.stat().st_size for path in _files_under(folder / ARTIFACTS))
-    # The snapshot lies beside the backup while it is packed; how well it will pack is not known.
-    needed = 2 * database + artifacts + ROOM_BYTES
+def _check_room(home: Path, target: Path) -> None:
+    folder = managed_folder(home)
+    databases = (*folder.glob(f"{DATABASE}*"), *home.glob(f"{ADMIN}*"))
+    files = (*_files_under(folder / ARTIFACTS), *_files_under(home / POLICIES))
+    # Snapshots lie beside the backup while it is packed; how well it will pack is not known.
+    needed = 2 * _total_size(databases) + _total_size(files) + ROOM_BYTES
     free = shutil.disk_usage(target.absolute().parent).free
     if free < needed:
         raise BackupError(
@@ -435,3 +481,12 @@ def _check_room(folder: Path, target: Path) -> None:
             f"{needed // 1_000_000} MB may be needed",
             hint="Make room, or name a file on another disk.",
         )
+
+
+def _total_size(paths: Iterable[Path]) -> int:
+    total = 0
+    for path in paths:
+        # Its owner may have let it go since.
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total

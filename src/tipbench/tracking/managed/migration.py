@@ -4,6 +4,7 @@ Left alone, `mlflow server` migrates at its start without a backup when a table 
 start when only columns differ.
 """
 
+import os
 import re
 import sqlite3
 import subprocess
@@ -16,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tipbench.errors import TrackingError
-from tipbench.files import sync_folder
+from tipbench.files import open_private, sync_folder, umask_in, write_private
 from tipbench.tracking.managed.backup import back_up, installed_mlflow, read_revision, snapshot_database
 from tipbench.tracking.managed.files import DATABASE
 
@@ -109,6 +110,7 @@ class Migration:
     def _upgrade_copy(self, database: Path, *, head: str, backup: Path) -> Path:
         copy = database.with_name(f"{database.name}.upgrading")
         _remove(copy)
+        os.close(open_private(copy))
         snapshot_database(database, copy)
         # Named relative to the folder: no character of the path can break it.
         done = subprocess.run(
@@ -121,12 +123,13 @@ class Migration:
             text=True,
             errors="replace",
             check=False,
+            umask=umask_in(self.folder),
         )
         reached = read_revision(copy)
         if done.returncode or reached != head:
             _remove(copy)
             log = self.folder / "upgrade.log"
-            log.write_text(done.stdout, encoding="utf-8")
+            write_private(log, done.stdout)
             raise TrackingError(
                 f"MLflow {installed_mlflow()} could not upgrade the database: {_last_error(done.stdout)}",
                 hint=f"The database is as it was. Go back to the MLflow you had before, or see {log}; "

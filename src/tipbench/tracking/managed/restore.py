@@ -2,13 +2,13 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from tipbench.errors import BackupError
-from tipbench.files import hold_lock, sync_folder
+from tipbench.files import hold_lock, is_locked, make_folder, sync_folder
 from tipbench.tracking.journal import Event, Journal, journal_folder, left_over_journals
 from tipbench.tracking.managed.backup import (
     DATABASE_MEMBER,
@@ -20,9 +20,13 @@ from tipbench.tracking.managed.backup import (
     unpack_archive,
 )
 from tipbench.tracking.managed.files import (
+    ADMIN,
+    BESIDE,
     ServerFile,
     finish_restore,
+    free_name,
     managed_name,
+    move_beside,
     read_server_file,
     restored_beside,
     write_server_file,
@@ -62,14 +66,14 @@ class Restore:
         if stop:
             self.managed.stop()
         folder = self.managed.folder
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         with hold_lock(self.managed.lock):
-            self._refuse_running()
+            self._refuse_running(manifest)
             finish_restore(folder)
             self._discard_staged()
             _check_room_to_restore(folder.parent, manifest)
             problems = self._stage(archive, manifest)
-            aside = self._put_aside()
+            aside = self._put_aside(_beside(manifest))
             finish_restore(folder)
             sync_folder(folder.parent)
         return RestoredData(manifest, folder, aside, problems)
@@ -78,12 +82,19 @@ class Restore:
     def _staged(self) -> Path:
         return self.managed.folder.with_name(f"{self.managed.folder.name}.restoring")
 
-    def _refuse_running(self) -> None:
+    def _refuse_running(self, manifest: BackupManifest) -> None:
         if self.managed.lives() or self.managed.find() is not None:
             raise BackupError(
                 f"the managed server of {str(self.managed.folder)!r} runs",
                 hint="Stop it first: tipbench mlflow down. Or let restore do it: --stop",
             )
+        for name in _beside(manifest):
+            if is_locked(self.managed.folder.parent / BESIDE[name]):
+                served = "tipbench serve" if name == ADMIN else "tipbench policies serve"
+                raise BackupError(
+                    f"the backup holds {name}, which a running `{served}` of this data folder uses",
+                    hint="End it first. Nothing was changed.",
+                )
 
     def _stage(self, archive: Path, manifest: BackupManifest) -> tuple[str, ...]:
         """A complete folder beside the old one, its journal in place under a name nobody uses yet."""
@@ -91,7 +102,7 @@ class Restore:
         # for the one reaches the other. No port either: the old address is not this server's.
         server = ServerFile(server_id=self.new_id())
         try:
-            self._staged.mkdir()
+            make_folder(self._staged)
             write_server_file(self._staged, server)
             unpack_archive(archive, manifest, self._staged)
             _check_database(self._staged / DATABASE_MEMBER, manifest)
@@ -122,16 +133,17 @@ class Restore:
         shutil.rmtree(unpacked, ignore_errors=True)
         return problems
 
-    def _put_aside(self) -> Path | None:
+    def _put_aside(self, beside: Sequence[str]) -> Path | None:
+        """Renames the folder; what else the backup replaces goes with it, inside, and comes back with it."""
         folder = self.managed.folder
-        if not folder.exists():
+        replaced = [name for name in beside if (folder.parent / name).exists()]
+        if not folder.exists() and not replaced:
             return None
-        name = f"{folder.name}-before-{self.now:%Y%m%d-%H%M%S}"
-        aside = folder.with_name(name)
-        for n in range(2, 1000):
-            if not aside.exists():
-                break
-            aside = folder.with_name(f"{name}-{n}")
+        make_folder(folder)
+        for name in replaced:
+            move_beside(name, folder.parent, folder)
+        sync_folder(folder)
+        aside = free_name(folder.with_name(f"{folder.name}-before-{self.now:%Y%m%d-%H%M%S}"))
         folder.rename(aside)
         return aside
 
@@ -144,6 +156,12 @@ class Restore:
                 shutil.rmtree(journal_folder(folder.parent, name), ignore_errors=True)
             if folder.exists():
                 shutil.rmtree(folder)
+
+
+def _beside(manifest: BackupManifest) -> list[str]:
+    """What this backup replaces beside the managed folder; older ones replace nothing there."""
+    held = {name.partition("/")[0] for name in manifest.files}
+    return [name for name in BESIDE if name in held]
 
 
 def _copy_journal(path: Path, folder: Path, *, server: str) -> list[str]:

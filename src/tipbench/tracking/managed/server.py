@@ -1,5 +1,6 @@
 """The managed server: MLflow on loopback, in the data folder, started once for all commands."""
 
+import os
 import signal
 import socket
 import sqlite3
@@ -13,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from tipbench.errors import TrackingError, TrackingUnavailable
-from tipbench.files import hold_lock, is_locked, try_lock
+from tipbench.files import hold_lock, is_locked, make_folder, open_private, try_lock, umask_in, write_private
 from tipbench.processes import free_port, signal_group, start_detached
 from tipbench.tracking.client import Rest, TimeLimits
 from tipbench.tracking.managed.files import (
@@ -122,7 +123,8 @@ class ManagedFolder:
     def _spawn(self, known: ServerFile | None) -> ServerFile:
         _require_mlflow()
         artifacts = self.folder / ARTIFACTS
-        artifacts.mkdir(parents=True, exist_ok=True)
+        make_folder(artifacts)
+        os.close(open_private(self.folder / DATABASE))
         environment = _server_environment(self._environ)
         Migration(self.folder, environ=environment, report=self._report, now=_local_time).run()
         with closing(sqlite3.connect(self.folder / DATABASE)) as database:
@@ -131,16 +133,19 @@ class ManagedFolder:
             server_id=known.server_id if known else self._new_id(),
             port=_choose_port(known.port if known else 0),
         )
-        (artifacts / PROOF).write_text(file.server_id, encoding="utf-8")
-        with (self.folder / "server.alive").open("ab") as alive, self.log.open("wb") as log:
-            try_lock(alive.fileno())
+        write_private(artifacts / PROOF, file.server_id)
+        alive = open_private(self.folder / "server.alive")
+        log = os.fdopen(open_private(self.log, os.O_WRONLY | os.O_TRUNC), "wb")
+        with os.fdopen(alive, "ab"), log:
+            try_lock(alive)
             pid = start_detached(
                 _command(file.port, artifacts=artifacts),
                 folder=self.folder,
                 environment=environment,
                 log=log,
                 # The lock is the server's from here on: it lasts as long as its process.
-                keeps=(alive.fileno(),),
+                keeps=(alive,),
+                umask=umask_in(self.folder),
             )
         file = file.model_copy(update={"pid": pid})
         write_server_file(self.folder, file)
