@@ -147,6 +147,20 @@ def test_two_collects_at_once_do_not_mix_what_neither_saw_of_the_other(
     assert refused.value.free_name == f"{experiment_name}-2"
 
 
+def test_a_cell_says_how_loaded_the_machine_was_while_it_was_timed(
+    settings: Settings, tracking: Tracking, pack: str, experiment_name: str
+) -> None:
+    asked = settings.model_copy(update={"pack": pack, "models": "m", "prompts": "v1", "n_tips": 2})
+    engine = ScriptedEngine(["m"], lambda model, prompt, rng: "1. Walk home.\n2. Sleep early.")
+    cells = prepare_grid(asked, find_model=engine.find_model)
+    assert (
+        collect_with(lambda _: engine, cells, where=Where(tracking, experiment_name, machine_load=2.5)) == 2
+    )
+    runs = tracking.read_runs(tracking.find_experiment(experiment_name))
+    loads = [run.metrics["machine_load"] for run in runs if run.tags["tipbench.kind"] == "cell"]
+    assert loads == [2.5, 2.5]
+
+
 def check(cli: Cli, *arguments: str) -> str:
     """What the check of a run like that of the fixture `collected` says, but for the first line."""
     told = cli("collect", "check", "--models", "smollm2", "--prompts", "v1", "--n-tips", "3", *arguments)

@@ -40,6 +40,8 @@ class Where:
     stamps: Stamps = field(default_factory=make_stamps)
     judge_kind: str = "claude-code"
     reuse_from: str | None = None
+    machine_load: float = 0.0
+    """What runs beside the tests must not get into the cells: the gate's words repeat it."""
 
 
 def collect_with(engine_of: Callable[[Model], Engine], cells: Sequence[Cell], *, where: Where) -> int:
@@ -49,7 +51,8 @@ def collect_with(engine_of: Callable[[Model], Engine], cells: Sequence[Cell], *,
     source = tracking.find_experiment(where.reuse_from) if where.reuse_from else None
     plan = plan_collect(cells, tracking=tracking, experiment=stored, reuse_from=source)
     store = CellStore(tracking, stored, where.stamps, where.judge_kind)
-    made = len(list(collect_cells(plan, store=store, engine_of=engine_of)))
+    collected = collect_cells(plan, store=store, engine_of=engine_of, read_load=lambda: where.machine_load)
+    made = len(list(collected))
     report = tracking.flush()
     assert not report.left_in_journal
     assert not report.refused

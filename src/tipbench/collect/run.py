@@ -148,7 +148,11 @@ def find_room(cells: Sequence[Cell], tracking: Tracking, experiment: str) -> str
 
 
 def collect_cells(
-    plan: Plan, *, store: CellStore, engine_of: Callable[[Model], Engine]
+    plan: Plan,
+    *,
+    store: CellStore,
+    engine_of: Callable[[Model], Engine],
+    read_load: Callable[[], float] = read_machine_load,
 ) -> Generator[CollectedCell]:
     """Stores every missing cell, one by one. Stop it at any time: what it yielded is safe.
 
@@ -160,7 +164,7 @@ def collect_cells(
     for cell in plan.to_reuse:
         yield _reuse_cell(cell, plan.reusable[cell.key], store)
     for model, group in groupby(plan.to_generate, key=lambda cell: cell.model):
-        yield from _collect_model(list(group), engine=engine_of(model), store=store)
+        yield from _collect_model(list(group), engine=engine_of(model), store=store, read_load=read_load)
 
 
 @dataclass(frozen=True)
@@ -292,7 +296,9 @@ def _estimate_cell(cell: Cell, stored: Iterable[StoredCell]) -> float:
     return 30.0 * cell.options.n_tips / tokens_per_second
 
 
-def _collect_model(cells: Sequence[Cell], *, engine: Engine, store: CellStore) -> Generator[CollectedCell]:
+def _collect_model(
+    cells: Sequence[Cell], *, engine: Engine, store: CellStore, read_load: Callable[[], float]
+) -> Generator[CollectedCell]:
     with engine.load(cells[0].model) as loaded, PeakWatch() as watch:
         # Whoever held the engine before us may have made some of these cells.
         stored = [c for c in read_cells(store.tracking.read_runs(store.experiment)) if not c.retired]
@@ -307,7 +313,7 @@ def _collect_model(cells: Sequence[Cell], *, engine: Engine, store: CellStore) -
                 "load_seconds": loaded.load_seconds if first else 0.0,
                 "peak_resident_models": float(peak.models),
                 "peak_memory_mib": peak.memory_bytes / 2**20,
-                "machine_load": read_machine_load(),
+                "machine_load": read_load(),
             }
             _store_cell(collected, store, measured=measured, tags={})
             yield collected
