@@ -35,8 +35,9 @@ def oracle(
     }
     blocks: dict[tuple[str, int], list[tuple[float, str, str]]] = {}
     for run in (run for run in runs if run.data.tags["tipbench.kind"] == "cell"):
-        path = client.download_artifacts(run.info.run_id, "candidates.json", str(folder))
-        texts = {each["slot"]: each["text"] for each in json.loads(Path(path).read_text(encoding="utf-8"))}
+        path = client.download_artifacts(run.info.run_id, "texts.json", str(folder))
+        candidates = json.loads(Path(path).read_text(encoding="utf-8"))["candidates.json"]
+        texts = {each["slot"]: each["text"] for each in candidates}
         arm = f"{run.data.params['model']}+{run.data.params['prompt']}"
         for tag, value in run.data.tags.items():
             if tag.startswith("verdict:") and (token := tag.split(":")[1]) in judges:

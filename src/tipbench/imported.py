@@ -39,7 +39,6 @@ from tipbench.records import (
     Options,
     Pack,
     Record,
-    Rubric,
     Sampling,
     Scenario,
     compute_flags,
@@ -223,7 +222,7 @@ class Importing:
             scores, there = _make_scores(each.cell, judges), stored.get(facts.key)
             if there is None:
                 marks = {SOURCE_TAG: source, RUN_TAG: each.cell.run.run_id}
-                write = _make_write(each, facts, options, write=bench.blank(), rubric=pack.rubric)
+                write = _make_write(each, facts, options, write=bench.blank())
                 write = write.model_copy(update={"tags_at_create": write.tags_at_create | marks})
             elif there.run.tags.get(RUN_TAG) != each.cell.run.run_id:
                 # Scores of other texts than those that are there.
@@ -272,9 +271,7 @@ class Importing:
         return tokens
 
 
-def _make_write(
-    each: _SourceCell, facts: CellFacts, options: Options, *, write: Write, rubric: Rubric
-) -> Write:
+def _make_write(each: _SourceCell, facts: CellFacts, options: Options, *, write: Write) -> Write:
     """The run of a cell, at the time of the run that it comes from."""
     at = each.cell.run.start_time or write.start_time
     return cell_write(
@@ -284,7 +281,6 @@ def _make_write(
             context={"scenario": each.scenario.id, "values": each.scenario.values},
             candidates=each.candidates,
             raw=each.raw,
-            rubric=rubric.text,
         ),
         options=options,
         metrics=_measure(each),

@@ -15,7 +15,7 @@ from tests.judging.counting_judge import CountingJudge
 from tests.judging.mcp_judge import McpJudge, connect, give_verdict
 from tests.judging.scripted import collect_scripted, fill_with, same
 from tests.support.sheets import hand_out
-from tipbench.bench.cells import read_candidates, read_cells
+from tipbench.bench.cells import StoredTexts, read_cells
 from tipbench.clock import make_stamps
 from tipbench.judging.draw import UnknownArm
 from tipbench.judging.mcp import JudgeTools
@@ -147,7 +147,7 @@ def texts_of(cli: Cli, url: str, experiment: str, *, model: str) -> set[str]:
             candidate.text
             for cell in cells
             if cell.facts.model == model
-            for candidate in read_candidates(cell.run, tracking.read_artifact(cell.run, "candidates.json"))
+            for candidate in StoredTexts(cell.run, tracking.read_artifact).candidates
         }
 
 

@@ -110,9 +110,10 @@ def test_from_mlflow_it_renders_and_cuts_what_the_cells_hold(campaign: Campaign,
     cells = [cell for cell in bench.evidence.cells if cell.facts.arm == "old+v1"]
     assert len(cells) == len(campaign.pack.scenarios)
     for cell in cells:
-        context = json.loads(bench.read_artifact(cell.run, "context.json"))
-        assert champion.render(context["values"]) == bench.read_artifact(cell.run, "prompt.txt")
-        tips = champion.parse(bench.read_artifact(cell.run, "raw.txt"))
+        texts = json.loads(bench.read_artifact(cell.run, "texts.json"))
+        rendered = champion.render(texts["context.json"]["values"])
+        assert rendered == "\n".join(texts["prompt.txt"]) == bench.texts_of(cell).prompt
+        tips = champion.parse("\n".join(texts["raw.txt"]))
         assert tips == [each.text for each in bench.candidates_of(cell) if each.answered] != []
     assert (champion.model, champion.model_digest, champion.stored.version) == ("old", "sha256:old", 1)
     assert champion.fields["tasks"] == "list"

@@ -158,7 +158,7 @@ BOARD = ("compare", "--experiment", "{}")
     [
         ("pack", "pack/pack.toml", "[", "# edited\n[", BOARD),
         ("pack", "pack/rubric.md", "e", "ee", BOARD),
-        ("cell", "candidates.json", '"text": "', '"text": "edited ', PAIRS),
+        ("cell", "texts.json", '"text": "', '"text": "edited ', PAIRS),
         ("sitting", "key.json", '"slot":0', '"slot":1', (*BOARD, "--html", "page.html")),
     ],
     ids=["pack", "rubric", "candidates", "key"],

@@ -170,7 +170,7 @@ class BenchView:
         cell = next((cell for cell in self.evidence.cells if cell.run.run_id == run_id), None)
         if cell is None:
             raise NotThere(f"experiment {self.bench.name!r} has no cell {run_id!r}")
-        read = self.bench.read_artifact
+        texts = self.bench.texts_of(cell)
         said = [
             given
             for given in (*self.evidence.lazy, *self.evidence.auto, *self.evidence.doubles)
@@ -198,13 +198,13 @@ class BenchView:
                     if given.verdict.slot == candidate.slot
                 ),
             )
-            for candidate in self.bench.candidates_of(cell)
+            for candidate in texts.candidates
         ]
         return CellDetail(
             cell=self.lines([cell])[0],
             candidates=tuple(candidates),
-            prompt_text=make_inert(read(cell.run, "prompt.txt")),
-            raw=make_inert(read(cell.run, "raw.txt")),
+            prompt_text=make_inert(texts.prompt),
+            raw=make_inert(texts.raw),
         )
 
     def _reasons(self, sitting: StoredSitting) -> Mapping[tuple[str, int], str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tipbench.bench.blindness import Looks, find_look
-from tipbench.bench.cells import CANDIDATES_FILE, StoredCell, read_candidates, read_cells
+from tipbench.bench.cells import StoredCell, StoredTexts, read_cells
 from tipbench.bench.damage import UNREADABLE, Damage, check_unchanged, read_as
 from tipbench.bench.evidence import Evidence, read_evidence
 from tipbench.bench.packs import read_pack_files
@@ -222,19 +222,19 @@ class Bench:
         return self._reasons[token]
 
     def candidates_of(self, cell: StoredCell) -> tuple[Candidate, ...]:
-        """The texts of a cell, read once."""
-        run = cell.run
-        if run.run_id not in self._candidates:
-            text = self.read_artifact(run, CANDIDATES_FILE)
-            self._candidates[run.run_id] = read_candidates(run, text)
-        return self._candidates[run.run_id]
+        """The candidates of a cell, read once."""
+        return self.texts_of(cell).candidates
+
+    def texts_of(self, cell: StoredCell) -> StoredTexts:
+        """The texts of a cell, each read once."""
+        return self._texts.setdefault(cell.run.run_id, StoredTexts(cell.run, self.read_artifact))
 
     @cached_property
     def _reasons(self) -> dict[str, dict[tuple[str, int], str]]:
         return {}
 
     @cached_property
-    def _candidates(self) -> dict[str, tuple[Candidate, ...]]:
+    def _texts(self) -> dict[str, StoredTexts]:
         return {}
 
     def read_artifact(self, run: Run, path: str) -> str:

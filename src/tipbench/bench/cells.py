@@ -2,10 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter, ValidationError
 
 from tipbench.bench.damage import (
     FACTS_TAG,
@@ -14,6 +16,7 @@ from tipbench.bench.damage import (
     check_unchanged,
     find_readable,
     ignore,
+    read_as,
     read_each,
     read_tag,
 )
@@ -29,11 +32,15 @@ from tipbench.records import (
     Verdict,
     content_hash,
 )
-from tipbench.tracking.runs import Run, Write
+from tipbench.tracking.runs import Run, Write, clean_text
 
 VERDICT_TAG = re.compile(r"^verdict:([0-9a-z]+):(\d+)(?:\.(\d+))?$")
 CANDIDATES_FILE = "candidates.json"
 CANDIDATES_TAG = "tipbench.candidates"
+PROMPT_FILE = "prompt.txt"
+RAW_FILE = "raw.txt"
+TEXTS_FILE = "texts.json"
+TEXTS_TAG = "tipbench.texts"
 SCORES_TAG = "tipbench.cell_scores"
 CELL_TAG = "tipbench.key"
 RETIRED_TAG = "tipbench.retired"
@@ -64,15 +71,74 @@ class Retirement(Saying):
 _Word = StoredWord[Retirement]
 
 
-@dataclass(frozen=True)
-class CellTexts:
-    """The texts of a cell: what was sent, what came back, what was made of it."""
+def _join_lines(value: object) -> object:
+    return "\n".join(map(str, value)) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType]
 
-    prompt: str
-    context: Mapping[str, object]
-    candidates: tuple[Candidate, ...]
-    raw: str
-    rubric: str
+
+def _split_lines(text: str) -> list[str]:
+    return text.split("\n")
+
+
+Lines = Annotated[str, BeforeValidator(_join_lines), PlainSerializer(_split_lines)]
+"""A long text that is stored line by line, so that people can read it in MLflow."""
+
+
+class CellTexts(Record):
+    """The texts of a cell: what was made of the answer, what was sent, what came back, and the scenario.
+
+    One file holds them under the names that were files before; a file of each would cost a request of each.
+    """
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+    candidates: tuple[Candidate, ...] = Field(
+        validation_alias=CANDIDATES_FILE, serialization_alias=CANDIDATES_FILE
+    )
+    prompt: Lines = Field(validation_alias=PROMPT_FILE, serialization_alias=PROMPT_FILE)
+    raw: Lines = Field(validation_alias=RAW_FILE, serialization_alias=RAW_FILE)
+    context: dict[str, object] = Field(validation_alias="context.json", serialization_alias="context.json")
+
+    def to_json(self) -> str:
+        """The file."""
+        return clean_text(json.dumps(self.model_dump(by_alias=True), ensure_ascii=False, indent=1))
+
+
+@dataclass(frozen=True)
+class StoredTexts:
+    """The texts of a cell in MLflow, each read when it is asked for; `read` gives a text of a run.
+
+    Before 2026-11-18 each was a file of its own.
+
+    Raises:
+        Damage: they were edited.
+        NoSuchText: they are gone.
+    """
+
+    run: Run
+    read: Callable[[Run, str], str]
+
+    @cached_property
+    def candidates(self) -> tuple[Candidate, ...]:
+        if self._file is not None:
+            return self._file.candidates
+        return _read_candidates(self.run, self.read(self.run, CANDIDATES_FILE))
+
+    @cached_property
+    def prompt(self) -> str:
+        return self.read(self.run, PROMPT_FILE) if self._file is None else self._file.prompt
+
+    @cached_property
+    def raw(self) -> str:
+        return self.read(self.run, RAW_FILE) if self._file is None else self._file.raw
+
+    @cached_property
+    def _file(self) -> CellTexts | None:
+        stored = self.run.tags.get(TEXTS_TAG)
+        if stored is None:
+            return None
+        text = self.read(self.run, TEXTS_FILE)
+        check_unchanged(self.run, TEXTS_FILE, text, stored=stored)
+        return read_as(CellTexts, text, run=self.run, where=TEXTS_FILE)
 
 
 @dataclass(frozen=True)
@@ -115,8 +181,8 @@ def cell_write(
     metrics: Mapping[str, float],
     write: Write,
 ) -> Write:
-    """`write` filled with everything a cell's run carries; `judge_pending` is among the last to land."""
-    candidates = _candidates.dump_json(texts.candidates, indent=1).decode()
+    """`write` filled with everything a cell's run carries; what makes it count is the last to land."""
+    file = texts.to_json()
     return write.model_copy(
         update={
             "tags_at_create": {
@@ -124,14 +190,12 @@ def cell_write(
                 "tipbench.schema": str(SCHEMA),
                 "tipbench.state": "open",
                 CELL_TAG: facts.key,
+                FACTS_TAG: facts.model_dump_json(),
+                TEXTS_TAG: content_hash(file),
+                "rubric": facts.rubric,
+                "judge_kind": facts.judge_kind,
             },
-            "artifacts": {
-                "prompt.txt": texts.prompt,
-                "context.json": json.dumps(texts.context, ensure_ascii=False, indent=1),
-                CANDIDATES_FILE: candidates,
-                "raw.txt": texts.raw,
-                "rubric.md": texts.rubric,
-            },
+            "artifacts": {TEXTS_FILE: file},
             "params": {
                 "model": facts.model,
                 "prompt": facts.prompt,
@@ -144,11 +208,7 @@ def cell_write(
             },
             "metrics": dict(metrics),
             "tags": {
-                FACTS_TAG: facts.model_dump_json(),
-                CANDIDATES_TAG: content_hash(candidates),
                 "tipbench.state": "complete",
-                "rubric": facts.rubric,
-                "judge_kind": facts.judge_kind,
                 # A cell without a single answer has nothing to judge.
                 "judge_pending": str(ANSWERED in facts.slots).lower(),
             },
@@ -187,12 +247,7 @@ def read_cells(runs: Iterable[Run], pass_over: PassOver = ignore) -> list[Stored
     return read_each(complete, lambda run: _read_cell(run, pass_over), pass_over)
 
 
-def read_candidates(run: Run, text: str) -> tuple[Candidate, ...]:
-    """The candidates of a cell out of its `candidates.json`.
-
-    Raises:
-        Damage: the file was edited.
-    """
+def _read_candidates(run: Run, text: str) -> tuple[Candidate, ...]:
     check_unchanged(run, CANDIDATES_FILE, text, stored=run.tags.get(CANDIDATES_TAG))
     try:
         return _candidates.validate_json(text)

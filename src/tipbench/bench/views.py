@@ -354,7 +354,7 @@ def _make_traces(by_place: dict[Place, list[CountedVerdict]], bench: Bench) -> I
         slots = [slot for slot in cell.answered_slots if (run_id, slot) in by_place]
         if not slots:
             continue
-        prompt = bench.read_artifact(cell.run, "prompt.txt")
+        prompt = bench.texts_of(cell).prompt
         candidates = bench.candidates_of(cell)
         rubric = bench.rubric_of(cell)
         for slot in slots:

@@ -11,6 +11,7 @@ from tipbench.bench.cells import (
     CellTexts,
     Retirement,
     StoredCell,
+    StoredTexts,
     cell_write,
     generation_metrics,
     read_cells,
@@ -342,7 +343,7 @@ def _make_candidates(cell: Cell, generation: Generation, failure: str) -> tuple[
 def _reuse_cell(cell: Cell, source: StoredCell, store: CellStore) -> CollectedCell:
     metrics = source.run.metrics
     generation = Generation(
-        text=store.tracking.read_artifact(source.run, "raw.txt"),
+        text=StoredTexts(source.run, store.tracking.read_artifact).raw,
         finish="stop",
         prompt_tokens=int(metrics.get("prompt_tokens", 0)),
         output_tokens=int(metrics.get("output_tokens", 0)),
@@ -375,7 +376,6 @@ def _store_cell(
             context={"scenario": cell.scenario.id, "values": cell.scenario.values},
             candidates=candidates,
             raw=collected.generation.text,
-            rubric=cell.pack.rubric.text,
         ),
         options=cell.options,
         metrics=generation_metrics(

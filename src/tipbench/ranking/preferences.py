@@ -86,7 +86,6 @@ class _PairMaker:
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
-        self._prompts: dict[str, str] = {}
 
     def make(self, members: Iterable[CountedVerdict], min_margin: float) -> Iterator[Preference]:
         scored = [(self._composite(given), given) for given in members]
@@ -99,7 +98,7 @@ class _PairMaker:
     def _pair(self, better: tuple[float, CountedVerdict], worse: tuple[float, CountedVerdict]) -> Preference:
         (score_chosen, chosen), (score_rejected, rejected) = better, worse
         facts, sitting = chosen.cell.facts, chosen.sitting
-        prompt = self._prompt(chosen.cell)
+        prompt = self._bench.texts_of(chosen.cell).prompt
         return Preference(
             prompt=prompt,
             chosen=self._text(chosen),
@@ -109,7 +108,7 @@ class _PairMaker:
             margin=score_chosen - score_rejected,
             chosen_arm=facts.arm,
             rejected_arm=rejected.cell.facts.arm,
-            same_prompt=self._prompt(rejected.cell) == prompt,
+            same_prompt=self._bench.texts_of(rejected.cell).prompt == prompt,
             scenario=facts.scenario,
             context=self._context(chosen.cell),
             judge=sitting.judged_by,
@@ -134,15 +133,9 @@ class _PairMaker:
         if not text:
             raise TrackingError(
                 f"candidate {slot} of cell {given.cell.run.run_id} was judged and has no text",
-                hint="Its candidates.json was edited in MLflow: put it back, or retire the cell.",
+                hint="Its texts were edited in MLflow: put them back, or retire the cell.",
             )
         return text
-
-    def _prompt(self, cell: StoredCell) -> str:
-        run = cell.run
-        if run.run_id not in self._prompts:
-            self._prompts[run.run_id] = self._bench.read_artifact(run, "prompt.txt")
-        return self._prompts[run.run_id]
 
 
 def _say_why(evidence: Evidence, blocks: list[list[CountedVerdict]], min_margin: float) -> str:
