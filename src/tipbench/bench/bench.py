@@ -48,6 +48,8 @@ class Bench:
     """Read everything, without the cache."""
     keys: dict[str, BlindKey] = field(default_factory=dict[str, BlindKey], repr=False)
     """Blind keys that were read, by run: they never change."""
+    texts: dict[str, StoredTexts] = field(default_factory=dict[str, StoredTexts], repr=False)
+    """Texts of cells that were read, by run: they never change either."""
     looks: Looks | None = None
     """What judges saw of arms, where that is known."""
 
@@ -227,14 +229,10 @@ class Bench:
 
     def texts_of(self, cell: StoredCell) -> StoredTexts:
         """The texts of a cell, each read once."""
-        return self._texts.setdefault(cell.run.run_id, StoredTexts(cell.run, self.read_artifact))
+        return self.texts.setdefault(cell.run.run_id, StoredTexts(cell.run, self.read_artifact))
 
     @cached_property
     def _reasons(self) -> dict[str, dict[tuple[str, int], str]]:
-        return {}
-
-    @cached_property
-    def _texts(self) -> dict[str, StoredTexts]:
         return {}
 
     def read_artifact(self, run: Run, path: str) -> str:
