@@ -442,7 +442,8 @@ def test_an_experiment_keeps_the_rubric_it_was_collected_with_when_the_built_in_
     )
     asked = {"home": cli.home, "models": "smollm2", "prompts": "v1", "n_tips": 1, "pack": str(pack)}
     settings = settings.model_copy(update=asked)
-    engine = ScriptedEngine(["smollm2"], write=lambda *_: "1. The tip: read a page of it before you eat.")
+    tip = "1. The tip: read a page of it before you eat."
+    engine = ScriptedEngine(["smollm2"], write=lambda model, prompt, rng: tip)
     with open_tracking(settings) as tracking:
         cells = prepare_grid(settings, find_model=engine.find_model)
         collect_with(lambda _: engine, cells, where=Where(tracking, experiment_name))
