@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 from tests.conftest import PERSON, Cli
 from tests.improve.scripted_server import MODEL, N_TIPS, ScriptedServer, run_server
 from tests.judging.scripted import collect_filled, fill_with
-from tests.support.experiments import SMALL, shift_clock
+from tests.support.experiments import SMALL, Where, collect_with, shift_clock
 from tests.support.official import search_official
+from tests.support.scripted import ScriptedEngine
 from tests.support.sheets import REFERENCES, fill, hand_out, judge_soundly, sections
 from tests.support.small_pack import write_small_pack
 from tipbench.bench.sittings import LEASE_MS
+from tipbench.grid import prepare_grid
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.pack import read_pack
@@ -423,6 +426,40 @@ def test_a_sheet_is_judged_by_the_rubric_it_was_handed_out_with(
     assert [section["outcome"] for section in applied] == ["accepted"]
     refused = cli("compare", "--experiment", collected)
     assert "rubric:" in refused.err
+
+
+def test_an_experiment_keeps_the_rubric_it_was_collected_with_when_the_built_in_text_is_revised(
+    cli: Cli, settings: Settings, experiment_name: str, tmp_path: Path
+) -> None:
+    pack = write_small_pack(tmp_path / "before")
+    rubric, manifest = pack / "rubric.md", pack / "pack.toml"
+    # As the text and the labels were in the first edition of tip-v1.
+    older = re.sub(r"\| hard case \|.*?\n\n", "", rubric.read_text(), flags=re.DOTALL)
+    labels = r"must_not_match = ['(?i)^tip\s*#?\d*\s*[:.)–—]']"
+    rubric.write_text(older)
+    manifest.write_text(
+        re.sub(r"must_not_match = \[\n.*?\n\]", lambda _: labels, manifest.read_text(), flags=re.DOTALL)
+    )
+    asked = {"home": cli.home, "models": "smollm2", "prompts": "v1", "n_tips": 1, "pack": str(pack)}
+    settings = settings.model_copy(update=asked)
+    tip = "1. The tip: read a page of it before you eat."
+    engine = ScriptedEngine(["smollm2"], write=lambda model, prompt, rng: tip)
+    with open_tracking(settings) as tracking:
+        cells = prepare_grid(settings, find_model=engine.find_model)
+        collect_with(lambda _: engine, cells, where=Where(tracking, experiment_name))
+    shutil.rmtree(pack)
+    cli.ok("judge", "--experiment", experiment_name, "--export", "sheet.json")
+    sheet = json.loads(Path("sheet.json").read_text())
+    assert (sheet["rubric"]["name"], sheet["rubric"]["text"]) == ("tip-v1", older)
+    labelled = [i for s in sheet["sections"] for i in s["items"] if i["text"].startswith("The tip:")]
+    assert labelled
+    assert all(item["flags"]["format_ok"] for item in labelled), "as its own rubric counts"
+    judge_soundly(Path("sheet.json"))
+    applied = cli.ok("judge", "--apply", "sheet.json", "--json").json()
+    assert [section["outcome"] for section in applied] == ["accepted"]
+    after = str(write_small_pack(tmp_path / "after"))
+    refused = cli(*SMALL, "--pack", after, "--experiment", experiment_name)
+    assert (refused.code, "rubric 'tip-v1': " in refused.err) == (2, True), refused.err
 
 
 def test_the_pack_of_a_user_with_its_own_scales_goes_all_the_way(

@@ -27,7 +27,11 @@ def composite_of(anchor: Anchor, pack: Pack) -> float:
 
 
 def rubric_tables(pack: Pack) -> list[list[str]]:
-    lines = [line for line in pack.rubric.text.split("\n") if line.startswith("| ")]
+    return split_rows(pack.rubric.text)
+
+
+def split_rows(text: str) -> list[list[str]]:
+    lines = [line for line in text.split("\n") if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
@@ -52,6 +56,34 @@ def test_every_point_of_every_scale_has_a_meaning_and_an_example(pack: Pack) -> 
     points = [row for row in rubric_tables(pack) if len(row) == 3 and row[0].isdigit()]
     assert Counter(int(row[0]) for row in points) == dict.fromkeys(range(1, 6), 3)
     assert all(row[1] and count_words(row[2]) >= 3 for row in points)
+
+
+def test_every_scale_decides_its_hard_cases_and_shows_them(pack: Pack) -> None:
+    for scale in pack.rubric.scales:
+        section = pack.rubric.text.split(f"\n## {scale.name}: ")[1].split("\n## ")[0]
+        rows = split_rows(section)
+        cases = rows[rows.index(["hard case", "score", "example"]) + 2 :]
+        assert len(cases) >= 5, scale.name
+        for case, score, example in cases:
+            (point,) = re.findall(r"\d", score) or re.findall(r"\((\d)\)$", example)
+            assert scale.minimum <= int(point) <= scale.maximum, case
+            assert count_words(example) >= 3, case
+
+
+def test_the_labels_that_the_rubric_names_are_those_that_code_counts(pack: Pack) -> None:
+    (said,) = re.findall(r"or a label: (.*?);\n- ", pack.rubric.text, re.DOTALL)
+    named = re.findall(r"`([^`]+):`", said)
+    assert {"Tip", "The tip", "Open task"} <= set(named)
+    plain = "find the book before you eat."
+    assert compute_flags(plain.capitalize(), pack.rubric)["format_ok"]
+    for label in named:
+        assert not compute_flags(f"{label}: {plain}", pack.rubric)["format_ok"], label
+        assert not compute_flags(f"{label} – {plain}", pack.rubric)["format_ok"], label
+    counted = re.findall(r"\(\?:(tips.*?)\)", pack.files["pack.toml"])
+    assert len(counted) == 2
+    for words in counted:
+        singular = {word.removesuffix("s?") for word in words.split("|")}
+        assert singular == {label.lower() for label in named if " " not in label}
 
 
 def test_the_worked_examples_of_the_rubric_add_up(pack: Pack) -> None:
