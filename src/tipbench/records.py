@@ -79,6 +79,14 @@ class Rubric(Record):
         """The composite without the flags: what a judge and not code decides."""
         return sum(scale.weight * scores[scale.name] for scale in self.scales)
 
+    def admits(self, scores: Mapping[str, int], flags: Mapping[str, bool]) -> bool:
+        """Whether these are its scales, within their ends, and its flags: what a composite can be made of."""
+        return (
+            set(scores) == {scale.name for scale in self.scales}
+            and all(scale.minimum <= scores[scale.name] <= scale.maximum for scale in self.scales)
+            and set(flags) == {flag.name for flag in self.flags}
+        )
+
     @property
     def judged_ends(self) -> tuple[float, float]:
         """The lowest and the highest that the judged part can be."""

@@ -16,6 +16,7 @@ from tests.promotion.campaign import Campaign
 from tests.support.copying import ServerData
 from tests.support.garbling import GARBLINGS, GarbledStore, Value, fill_store, garble
 from tipbench.bench.bench import Bench, open_bench
+from tipbench.bench.cells import pack_verdicts, unpack_verdicts
 from tipbench.bench.champions import BrokenChain, read_chain
 from tipbench.bench.damage import FACTS_TAG, Damage
 from tipbench.errors import TipbenchError
@@ -23,6 +24,7 @@ from tipbench.judging.status import read_status
 from tipbench.notebook import open_experiment
 from tipbench.promotion.gate import GateQuestion
 from tipbench.ranking.compare import compare_bench
+from tipbench.records import Verdict
 from tipbench.settings import Settings
 from tipbench.tracking import Run, open_tracking
 
@@ -124,6 +126,23 @@ def test_a_look_that_cannot_be_read_any_more_is_an_error_and_stays_spent(
         shop.campaign.gate().ask(GateQuestion(shop.campaign.experiment))
 
 
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [("frozen.json", ('"counted":', '"counted":1')), ("result.json", ('"counted": ', '"counted": 1'))],
+)
+def test_a_look_that_was_edited_is_an_error_and_one_without_a_hash_stays_readable(
+    shop: Shop, key: str, change: tuple[str, str]
+) -> None:
+    value, gate = find_value(shop, "look", key), shop.campaign.gate()
+    edited = value.text.replace(*change)
+    question = GateQuestion(shop.campaign.experiment)
+    with shop.store.garbled(value, edited), pytest.raises(Damage, match=f"look {value.run_id}.*edited"):
+        gate.ask(question)
+    # As looks of earlier versions are stored.
+    with shop.store.garbled(find_value(shop, "look", f"tipbench.{Path(key).stem}"), None):
+        gate.ask(question)
+
+
 def test_a_promotion_in_force_that_cannot_be_read_is_an_error_with_the_next_step(shop: Shop) -> None:
     value = find_value(shop, "rollback", "tipbench.facts")
     with shop.store.garbled(value, "{}"), pytest.raises(BrokenChain, match=value.run_id) as broken:
@@ -219,6 +238,55 @@ def check_in_memory(shop: Shop, value: Value, how: str, text: str | None, baseli
         assert found.board in (baseline.board, rest), f"{what}: the rest is another"
     others = [each for each in found.damaged if value.run_id not in each]
     assert not others, f"{what}: {others}"
+
+
+def find_counted_verdicts(shop: Shop) -> Value:
+    """The tag of a cell with lazy verdicts that the board counts."""
+    counted = {f"verdict:{given.sitting.facts.token}:" for given in shop.bench.evidence.lazy}
+    return next(v for v in shop.store.values() if v.of == "cell" and v.key.startswith(tuple(counted)))
+
+
+def say_otherwise(verdict: Verdict, how: str) -> Verdict:
+    """The same verdict with something in it that no judge of this rubric can have said."""
+    (name, score), *others = verdict.scores.items()
+    is_set, *_ = verdict.flags.values()
+    scores = {
+        "another scale": {"charm": score, **dict(others)},
+        "one scale more": {**verdict.scores, "charm": score},
+        "out of range": {**verdict.scores, name: 490},
+    }.get(how, verdict.scores)
+    flags = {"charming": is_set} if how == "another flag" else verdict.flags
+    slot = 99 if how == "another slot" else verdict.slot
+    return verdict.model_copy(update={"scores": scores, "flags": flags, "slot": slot})
+
+
+def pack_otherwise(value: Value, how: str) -> str:
+    """The tag with the right hash."""
+    (verdicts,) = unpack_verdicts({value.key: value.text})[0].values()
+    _, token, n = value.key.split(":")
+    (text,) = pack_verdicts(token, int(n), [say_otherwise(each, how) for each in verdicts]).values()
+    return text
+
+
+@pytest.mark.parametrize(
+    "how", ["another scale", "one scale more", "out of range", "another flag", "another slot"]
+)
+def test_verdicts_that_do_not_fit_the_rubric_are_damaged_whatever_their_hash(shop: Shop, how: str) -> None:
+    value = find_counted_verdicts(shop)
+    text = pack_otherwise(value, how)
+    runs = tuple(change(run, value, text) if run.run_id == value.run_id else run for run in shop.runs)
+    found = read_all(hold(shop, runs))
+    assert [each for each in found.damaged if value.run_id in each and value.key in each]
+    assert (found.refused, found.board) == ((), without(shop, value))
+
+
+def test_a_verdict_with_another_scale_leaves_every_command_and_page_standing(
+    shop: Shop, cli: Cli, site: Site
+) -> None:
+    value = find_counted_verdicts(shop)
+    with shop.store.garbled(value, pack_otherwise(value, "another scale")):
+        said = look_everywhere(shop, cli, site)
+    assert any(value.run_id in each for each in said)
 
 
 def choose(shop: Shop) -> list[tuple[Value, str, str | None]]:

@@ -230,7 +230,8 @@ def describe_experiment(mlflow: MlflowConnection, experiment: Experiment) -> Exp
     if not experiment.uid:
         return ExperimentLine(name=experiment.name, mlflow=link, made_by_tipbench=False)
     try:
-        evidence = Bench(mlflow.open().tracking, experiment, mlflow.stamps).evidence
+        workbench = mlflow.open()
+        evidence = Bench(workbench.tracking, experiment, mlflow.stamps, workbench.packs).evidence
     except TrackingUnavailable:
         raise
     except TipbenchError as error:

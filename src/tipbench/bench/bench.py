@@ -25,7 +25,7 @@ from tipbench.bench.sittings import (
 )
 from tipbench.bench.versions import check_versions
 from tipbench.clock import Stamps
-from tipbench.errors import JudgingClosed, UsageError
+from tipbench.errors import JudgingClosed, TipbenchError, TrackingUnavailable, UsageError
 from tipbench.pack import parse_pack
 from tipbench.records import Candidate, Drawn, Pack, Rubric
 from tipbench.stats import Noise
@@ -69,7 +69,7 @@ class Bench:
 
     @cached_property
     def evidence(self) -> Evidence:
-        evidence = read_evidence(self.runs)
+        evidence = read_evidence(self.runs, rubric_of=self._known_rubric_of)
         others: list[Damage] = []
         check_plans(self.runs, others.append)
         check_versions(self.runs, others.append)
@@ -146,6 +146,18 @@ class Bench:
     def rubric_of(self, cell: StoredCell) -> Rubric:
         """The rubric that the cell was collected under."""
         return self.pack_of(cell.facts.pack_hash).rubric
+
+    def _known_rubric_of(self, cell: StoredCell) -> Rubric | None:
+        """None where its pack cannot be read; who needs the pack says why."""
+        pack_hash = cell.facts.pack_hash
+        if pack_hash not in self._unreadable_packs:
+            try:
+                return self.pack_of(pack_hash).rubric
+            except TrackingUnavailable:
+                raise
+            except TipbenchError:
+                self._unreadable_packs.add(pack_hash)
+        return None
 
     def find_sitting(self, token: str) -> StoredSitting:
         """The sitting of that token.
@@ -234,6 +246,10 @@ class Bench:
     @cached_property
     def _reasons(self) -> dict[str, dict[tuple[str, int], str]]:
         return {}
+
+    @cached_property
+    def _unreadable_packs(self) -> set[str]:
+        return set()
 
     def read_artifact(self, run: Run, path: str) -> str:
         return self.tracking.read_artifact(run, path)

@@ -152,13 +152,15 @@ def read_text(tracking: Tracking, run: Run, file: str) -> str:
         raise Damage(run, file, error.message) from error
 
 
-def read_file(tracking: Tracking, run: Run, file: str, record: type[R]) -> R:
-    """The record that a text of the run holds.
+def read_file(tracking: Tracking, run: Run, file: str, record: type[R], *, stored: str | None = None) -> R:
+    """The record that a text of the run holds; `stored` is the hash beside it, where there is one.
 
     Raises:
-        Damage: it holds none.
+        Damage: it holds none, or was edited.
     """
-    return read_as(record, read_text(tracking, run, file), run=run, where=file)
+    text = read_text(tracking, run, file)
+    check_unchanged(run, file, text, stored=stored)
+    return read_as(record, text, run=run, where=file)
 
 
 def check_unchanged(run: Run, file: str, text: str, *, stored: str | None) -> None:

@@ -3,7 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from tipbench.bench.sittings import (
     read_sittings,
 )
 from tipbench.errors import MixedContents
-from tipbench.records import LAZY_KINDS, CellFacts, Options, Verdict
+from tipbench.records import LAZY_KINDS, CellFacts, Options, Rubric, Verdict
 from tipbench.tracking.runs import Run
 
 
@@ -131,11 +131,19 @@ class Evidence:
         return waiting[True], waiting[False]
 
 
-def read_evidence(runs: Sequence[Run]) -> Evidence:
-    """Everything that counts in these runs of one experiment."""
+def read_evidence(
+    runs: Sequence[Run], *, rubric_of: Callable[[StoredCell], Rubric | None] | None = None
+) -> Evidence:
+    """Everything that counts in these runs of one experiment.
+
+    With the rubrics, as far as they are known, verdicts that do not fit them are damaged: whoever makes
+    composites of verdicts needs that. Who only counts them does without.
+    """
     damaged = find_unreadable(runs)
     sittings = read_sittings(runs, damaged.append)
     stored = read_cells(runs, damaged.append)
+    if rubric_of is not None:
+        stored = [_pass_over_misfits(cell, rubric_of(cell)) if cell.submissions else cell for cell in stored]
     close_reason = read_close_of_judging(runs, damaged.append)
     damaged += _find_odd_tags(stored, sittings)
     given = list(_listed_verdicts(stored, sittings))
@@ -164,6 +172,24 @@ def read_evidence(runs: Sequence[Run]) -> Evidence:
         auto=tuple(auto.values()),
         damaged=tuple(dict.fromkeys(each.told for each in damaged)),
     )
+
+
+def _pass_over_misfits(cell: StoredCell, rubric: Rubric | None) -> StoredCell:
+    """Without the submissions whose verdicts are not of this cell or its rubric, whatever their hash says."""
+    if rubric is None:
+        return cell
+    fitting = {
+        place: verdicts
+        for place, verdicts in cell.submissions.items()
+        if all(_fits(verdict, cell, rubric) for verdict in verdicts)
+    }
+    odd = tuple(f"verdict:{token}:{n}" for token, n in cell.submissions if (token, n) not in fitting)
+    return replace(cell, submissions=fitting, damaged=cell.damaged + odd) if odd else cell
+
+
+def _fits(verdict: Verdict, cell: StoredCell, rubric: Rubric) -> bool:
+    known = 0 <= verdict.slot < len(cell.facts.slots)
+    return known and (verdict.failed or rubric.admits(verdict.scores, verdict.flags))
 
 
 def _find_odd_tags(cells: Iterable[StoredCell], sittings: Iterable[StoredSitting]) -> Iterable[Damage]:

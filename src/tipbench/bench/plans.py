@@ -19,7 +19,7 @@ from tipbench.bench.damage import (
 from tipbench.bench.evidence import Evidence
 from tipbench.clock import Stamps
 from tipbench.errors import TrackingRefused
-from tipbench.records import LAZY_KINDS, SCHEMA, Pack, Record
+from tipbench.records import LAZY_KINDS, SCHEMA, Pack, Record, content_hash
 from tipbench.settings import GateSettings, Require
 from tipbench.tracking.runs import Experiment, Run, Write, blank_write
 from tipbench.tracking.tracking import Tracking
@@ -180,7 +180,10 @@ class PlainAnswer(Record):
 
 
 FROZEN_FILE = "frozen.json"
+FROZEN_TAG = "tipbench.frozen"
 RESULT_FILE = "result.json"
+RESULT_TAG = "tipbench.result"
+"""The tags hold the hashes of the files; looks from before 2026-11-18 have none."""
 PLAN_TAG = "tipbench.plan"
 _LOOK = "look:"
 _LOOK_PARAM = re.compile(r"look:([0-9]{1,3})")
@@ -301,26 +304,31 @@ def claim_look(tracking: Tracking, plan: StoredPlan, look: int, run_id: str) -> 
 
 def look_write(frozen: Frozen, *, plan: StoredPlan, look: int, write: Write) -> Write:
     """The run of a look that is about to be claimed."""
+    text = frozen.model_dump_json(exclude_defaults=True)
     return write.model_copy(
         update={
             "run_name": f"look {look + 1} of {len(plan.facts.looks)}",
             "tags_at_create": _tags("look") | {PLAN_TAG: plan.run.run_id, LOOK_TAG: str(look)},
-            "artifacts": {FROZEN_FILE: frozen.model_dump_json(exclude_defaults=True)},
-            "tags": {"tipbench.state": "prepared"},
+            "artifacts": {FROZEN_FILE: text},
+            "tags": {FROZEN_TAG: content_hash(text), "tipbench.state": "prepared"},
         }
     )
 
 
 def result_write(result: LookResult, *, run_id: str, write: Write) -> Write:
     """What the look said; the numbers for charts in MLflow."""
-    best = result.best
+    best, text = result.best, result.model_dump_json(indent=1)
     numbers = {"lead": best.difference, "bound": best.bound, "auto_lead": best.auto_difference}
     return write.model_copy(
         update={
             "run_id": run_id,
-            "artifacts": {RESULT_FILE: result.model_dump_json(indent=1)},
+            "artifacts": {RESULT_FILE: text},
             "metrics": {name: value for name, value in numbers.items() if value is not None},
-            "tags": {"tipbench.answer": best.answer, "tipbench.state": "complete"},
+            "tags": {
+                RESULT_TAG: content_hash(text),
+                "tipbench.answer": best.answer,
+                "tipbench.state": "complete",
+            },
             "end_time": write.start_time,
         }
     )
@@ -332,7 +340,7 @@ def read_frozen(tracking: Tracking, run: Run) -> Frozen:
     Raises:
         Damage: that cannot be read any more; the look stays spent.
     """
-    return read_file(tracking, run, FROZEN_FILE, Frozen)
+    return read_file(tracking, run, FROZEN_FILE, Frozen, stored=run.tags.get(FROZEN_TAG))
 
 
 def read_result(tracking: Tracking, run: Run) -> LookResult | None:
@@ -345,7 +353,7 @@ def read_result(tracking: Tracking, run: Run) -> LookResult | None:
         raise Damage(run, "tipbench.state", "it is no look")
     if run.tags["tipbench.state"] != "complete":
         return None
-    result = read_file(tracking, run, RESULT_FILE, LookResult)
+    result = read_file(tracking, run, RESULT_FILE, LookResult, stored=run.tags.get(RESULT_TAG))
     if str(result.look) != run.tags.get(LOOK_TAG):
         raise Damage(run, RESULT_FILE, f"it is not the look of the tag {LOOK_TAG!r}")
     return result

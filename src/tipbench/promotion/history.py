@@ -217,6 +217,7 @@ def _read_levels(
         return
     pack_hash = evidence.cells[-1].facts.pack_hash
     pack = parse_pack(read_pack_files(runs, pack_hash, tracking=tracking))
+    evidence = read_evidence(runs, rubric_of=lambda _: pack.rubric)
     for arm in (arm for arm in arms if arm.pack == pack.name):
         name = arm.name_in(evidence.cells, diversity_request=pack.diversity_request)
         line = _level_line(experiment, evidence, pack.rubric, arm, name)
