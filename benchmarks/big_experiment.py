@@ -20,7 +20,7 @@ from tipbench.grid import Cell
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.pack import builtin_pack, parse_pack
-from tipbench.records import Generation, Model, Options, Pack, Sampling
+from tipbench.records import Chat, Generation, Model, Options, Pack, Sampling, as_chat
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 from tipbench.tracking.tracking import open_managed_folder
@@ -61,9 +61,9 @@ class ScriptedEngine:
 class ScriptedModel:
     load_seconds = 0.0
 
-    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:  # noqa: ARG002
-        rng = Random(seed)
-        words = [word for word in prompt.split() if word.isalpha()]
+    def generate(self, prompt: str | Chat, *, sampling: Sampling, seed: int) -> Generation:  # noqa: ARG002
+        rng, asked = Random(seed), as_chat(prompt).text
+        words = [word for word in asked.split() if word.isalpha()]
         tips = [
             f"{n}. {rng.choice(VERBS)} {' '.join(rng.choices(words, k=8))} {rng.choice(ENDS)}"
             # One answer in ten leaves a slot empty.
@@ -73,7 +73,7 @@ class ScriptedModel:
         return Generation(
             text=text,
             finish="stop",
-            prompt_tokens=len(prompt) // 4,
+            prompt_tokens=len(asked) // 4,
             output_tokens=len(text) // 4,
             seconds=rng.uniform(0.5, 3.0),
         )

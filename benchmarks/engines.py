@@ -49,7 +49,7 @@ def collect(settings: Settings) -> tuple[float, list[Cell]]:
 def ask_bare(cells: list[Cell], threads: int) -> float:
     """The same questions to the library alone, in a process of its own as well."""
     questions = "".join(
-        ModelQuestion(prompt=cell.text, sampling=cell.options.sampling, seed=cell.seed).model_dump_json()
+        ModelQuestion(chat=cell.question, sampling=cell.options.sampling, seed=cell.seed).model_dump_json()
         + "\n"
         for cell in cells
     )

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from tipbench.collect.candidates import (
     EMPTY_TIP,
     NO_TIP,
+    NOT_JSON,
     measure_diversity,
     parse_candidates,
+    read_json_tips,
     split_tips,
 )
 from tipbench.inert import clean_line
@@ -55,6 +57,34 @@ def test_a_label_marks_a_tip_and_stays(rubric: Rubric) -> None:
     tips = parse_candidates("Sure!\nTip 1: Walk round the block.\nTip 2: Rest.", n_tips=2, rubric=rubric)
     assert [tip.text for tip in tips] == ["Tip 1: Walk round the block.", "Tip 2: Rest."]
     assert not tips[0].flags["format_ok"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "tips"),
+    [
+        ('{"tips": ["Walk now.", "Rest later."]}', ["Walk now.", "Rest later."]),
+        (' {\n "tips" : [\n "Walk\\n now.",\n "Say \\"no\\" \\u00e9."\n]\n}\n', ["Walk now.", 'Say "no" é.']),
+        ('{"tips": ["Walk now.", "Rest la', ["Walk now."]),
+        ('{"tips": ["Walk now."', ["Walk now."]),
+        ('{"tips": ["A raw\nline.", "", 3, "Rest."]}', ["A raw line.", ""]),
+        ('{"tips": []}', []),
+        ('{"tips": ["1. Walk now."]}', ["1. Walk now."]),
+        ("1. Walk now.\n2. Rest later.", None),
+        ('["Walk now."]', None),
+        ("", None),
+    ],
+)
+def test_the_tips_of_json_are_its_finished_texts(answer: str, tips: list[str] | None) -> None:
+    assert read_json_tips(answer) == tips
+
+
+def test_format_ok_of_json_is_about_each_text_and_what_is_no_json_fills_nothing(rubric: Rubric) -> None:
+    answer = '{"tips": ["Walk round the block now.", "1. Walk round the block now.", "  "]}'
+    tips = parse_candidates(answer, n_tips=4, rubric=rubric, form="json")
+    assert [tip.flags.get("format_ok") for tip in tips] == [True, False, None, None]
+    assert [tip.failure for tip in tips] == ["", "", EMPTY_TIP, NO_TIP]
+    prose = parse_candidates("1. Walk round the block now.", n_tips=2, rubric=rubric, form="json")
+    assert [tip.failure for tip in prose] == [NOT_JSON, NOT_JSON]
 
 
 def test_a_number_inside_a_sentence_is_no_marker() -> None:

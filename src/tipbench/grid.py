@@ -20,6 +20,7 @@ from tipbench.pack.check import ALWAYS, PLACEHOLDER
 from tipbench.records import (
     CellFacts,
     ChampionArm,
+    Chat,
     Model,
     Options,
     Pack,
@@ -49,12 +50,14 @@ class Cell:
         return f"{self.model.name} · {self.prompt.name} · {self.scenario.id}"
 
     @cached_property
-    def text(self) -> str:
+    def question(self) -> Chat:
         """The prompt as sent."""
-        options = self.options
-        return render_prompt(
-            self.pack, self.prompt, self.scenario, n_tips=options.n_tips, diversity=options.diversity
-        )
+        return render_prompt(self.pack, self.prompt, self.scenario, options=self.options)
+
+    @property
+    def text(self) -> str:
+        """The same as people read it."""
+        return self.question.text
 
     @cached_property
     def key(self) -> str:

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -119,7 +119,7 @@ class Scenario(Record):
 
 
 class Prompt(Record):
-    """One version of the prompt template; `{{name}}` stands for a scenario's value."""
+    """One version of the prompt template, the whole file; `{{name}}` stands for a scenario's value."""
 
     name: str
     text: str
@@ -128,6 +128,42 @@ class Prompt(Record):
     def hash(self) -> str:
         """Of the content, not of the name."""
         return content_hash(self.text)
+
+
+Role = Literal["system", "user", "assistant"]
+Schema = Mapping[str, Any]
+"""A JSON Schema."""
+
+
+class Turn(Record):
+    """What one side says in a chat."""
+
+    role: Role
+    text: str
+
+
+class Chat(Record):
+    """What a model is asked: turns, the last of them a user's. With `form`, a JSON Schema, it must fit it."""
+
+    turns: tuple[Turn, ...]
+    form: dict[str, Any] | None = None
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """As engines take them."""
+        return [{"role": turn.role, "content": turn.text} for turn in self.turns]
+
+    @property
+    def text(self) -> str:
+        """As people read it: a single message as it stands, several under their headings."""
+        if len(self.turns) == 1:
+            return self.turns[0].text
+        return "\n\n".join(f"# {turn.role}\n{turn.text}" for turn in self.turns)
+
+
+def as_chat(prompt: "str | Chat") -> Chat:
+    """A text is one user message."""
+    return Chat(turns=(Turn(role="user", text=prompt),)) if isinstance(prompt, str) else prompt
 
 
 class Anchor(Record):
@@ -204,8 +240,14 @@ class Sampling(Record):
         }
 
 
+RAW = "/raw"
+
+
 class Model(Record):
-    """A model that an engine offers; `local` when its weights come into this machine's memory."""
+    """A model that an engine offers; `local` when its weights come into this machine's memory.
+
+    `digest` ends with `/raw` where the weights have no chat template: asked otherwise, it is another model.
+    """
 
     name: str
     engine: str
@@ -215,6 +257,11 @@ class Model(Record):
     pinned: bool = True
     local: bool = True
     location: str = ""
+
+    @property
+    def raw(self) -> bool:
+        """Whether it has no chat template of its own: it is given bare text."""
+        return self.digest.endswith(RAW)
 
     @property
     def billions(self) -> float | None:
@@ -307,6 +354,11 @@ class ChampionArm(Record):
     template: str
     diversity_request: str
     options: Options
+
+    @property
+    def raw(self) -> bool:
+        """Whether its model has no chat template and is given bare text."""
+        return self.model_digest.endswith(RAW)
 
     @property
     def name(self) -> str:

@@ -128,6 +128,8 @@ class Settings(RunSettings):
     """More Ollama servers that a run started over the API may choose."""
     openai_url: str | None = None
     openai_local: bool | None = None
+    raw: bool = False
+    """Whether models without a chat template are admitted: they get the bare text."""
     threads: int | None = Field(default=None, ge=1)
     context_tokens: int = Field(default=4096, ge=256, le=131_072)
 

@@ -67,7 +67,7 @@ class FakeOllama:
                 self.ps_failures -= 1
                 return 500, ""
             return 200, {"models": self.loaded}
-        if body.get("keep_alive") == 0 and not body.get("messages"):
+        if body.get("keep_alive") == 0 and not body.get("messages") and not body.get("prompt"):
             self.loaded.clear()
             return 200, {"done": True, "done_reason": "unload"}
         return self._chat(body)
@@ -75,7 +75,7 @@ class FakeOllama:
     def _chat(self, body: dict[str, Any]) -> tuple[int, Any]:
         context = self.context_length or body["options"]["num_ctx"]
         self.loaded[:] = [{"name": NAME, "digest": "d1", "context_length": context}]
-        if not body["messages"]:
+        if not body.get("messages") and not body.get("prompt"):
             return 200, {"done": True, "done_reason": "load"}
         self.asked.append(body)
         if body.get("keep_alive") == 0:

@@ -5,9 +5,11 @@ import random
 
 import pytest
 
+from tipbench.collect.candidates import read_json_tips
 from tipbench.engines.protocol import Engine, FormModel, LoadedModel
 from tipbench.errors import EngineBusy, GenerationFailed, ModelRefused
-from tipbench.records import Model, Sampling
+from tipbench.pack import answer_schema
+from tipbench.records import Chat, Model, Options, Sampling, Turn
 
 ENGINES = {
     "llamacpp": ("engine", "smollm2", "loaded"),
@@ -92,6 +94,47 @@ def test_held_to_a_form_it_answers_in_that_form_and_only_then(a_loaded_model: Lo
         assert set(said.values()) <= {1, 2, 3}
     # What was held to a form before leaves nothing behind in an answer that is not.
     assert a_loaded_model.generate("Tell me about bees.", sampling=SHORT, seed=1).text == free.text
+
+
+THREE_TIPS = answer_schema(Options(sampling=Sampling(max_tokens=90), n_tips=3, diversity=False, seed=0))
+
+
+def test_a_system_message_and_earlier_turns_reach_the_model(a_loaded_model: LoadedModel) -> None:
+    asked = Turn(role="user", text="Which colour do I like?")
+    earlier = (Turn(role="user", text="I like green."), Turn(role="assistant", text="Green is fine."))
+    system = Turn(role="system", text="You are a painter with a studio in an old town by the sea. " * 3)
+    counted = [
+        a_loaded_model.generate(Chat(turns=turns), sampling=SHORT, seed=1).prompt_tokens
+        for turns in ((asked,), (system, asked), (*earlier, asked), (system, *earlier, asked))
+    ]
+    plain, with_system, with_turns, with_all = counted
+    assert plain < with_system
+    # Each turn in the words of the template, whatever stands before it.
+    assert plain + 10 < with_turns
+    assert with_turns - plain == with_all - with_system
+    text = a_loaded_model.generate(asked.text, sampling=SHORT, seed=1)
+    assert (text.prompt_tokens, text.text) == (
+        plain,
+        a_loaded_model.generate(Chat(turns=(asked,)), sampling=SHORT, seed=1).text,
+    )
+
+
+def test_a_chat_with_a_form_is_answered_in_it_and_the_same_every_time(a_loaded_model: LoadedModel) -> None:
+    turns = (
+        Turn(role="system", text="You answer with JSON."),
+        Turn(role="user", text="Two words for hot."),
+        Turn(role="assistant", text='{"tips": ["warm", "burning"]}'),
+        Turn(role="user", text="Three tips for a rainy day."),
+    )
+    chat, sampling = Chat(turns=turns, form=THREE_TIPS), Sampling(max_tokens=90)
+    free = a_loaded_model.generate("Tell me about bees.", sampling=SHORT, seed=1)
+    said = a_loaded_model.generate(chat, sampling=sampling, seed=1)
+    tips = json.loads(said.text)["tips"]
+    assert len(tips) == 3
+    assert all(isinstance(tip, str) and 0 < len(tip) <= 90 for tip in tips)
+    assert read_json_tips(said.text) == [" ".join(tip.split()) for tip in tips]
+    assert a_loaded_model.generate("Tell me about bees.", sampling=SHORT, seed=1).text == free.text
+    assert a_loaded_model.generate(chat, sampling=sampling, seed=1).text == said.text
 
 
 def test_an_answer_that_ends_by_itself_says_so(a_loaded_model: LoadedModel) -> None:

@@ -1,5 +1,6 @@
 """The embedded engine and its child process."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,10 +13,12 @@ import pytest
 
 from tests.engines.conftest import OpenEngine
 from tests.support.waiting import stop_process
+from tipbench.engines import Admission
 from tipbench.engines.llamacpp.engine import LlamaCppEngine
 from tipbench.engines.machine import MachineLock
 from tipbench.errors import EngineBusy, EngineUnavailable, ModelRefused
-from tipbench.records import Model, Sampling
+from tipbench.pack import answer_schema
+from tipbench.records import Chat, Model, Options, Sampling, Turn
 
 LONG = Sampling(max_tokens=900)
 ROOT = Path(__file__).parents[2]
@@ -219,3 +222,32 @@ def _has_memory(process_id: int) -> bool:
 def _copy(model: Model, target: Path, size: int) -> None:
     with Path(model.location).open("rb") as source:
         target.write_bytes(source.read(size))
+
+
+def test_weights_without_a_chat_template_are_another_model_that_gets_the_bare_text(
+    open_engine: OpenEngine, models_folder: Path, tmp_path: Path
+) -> None:
+    original = next(models_folder.glob("SmolLM2*.gguf"))
+    content = bytearray(original.read_bytes())
+    place = content.index(b"tokenizer.chat_template")
+    content[place : place + 23] = b"tokenizer.hidden_words_"
+    (tmp_path / "bare.gguf").write_bytes(content)
+    engine = open_engine(folder=tmp_path)
+    model = engine.find_model("bare")
+    assert engine.list_models() == [model]
+    assert model.raw
+    assert engine.find_model(model.digest) == model
+    with pytest.raises(ModelRefused, match="'bare' has no chat template") as caught:
+        Admission(4.0).check(model)
+    assert "--raw" in (caught.value.hint or "")
+    Admission(4.0, raw=True).check(model)
+    options = Options(sampling=Sampling(max_tokens=60), n_tips=2, diversity=False, seed=0)
+    chat = Chat(turns=(Turn(role="user", text="Two tips as JSON:"),), form=answer_schema(options))
+    with engine.load(model) as loaded:
+        said = loaded.generate(
+            "The capital of France is", sampling=Sampling(temperature=0, max_tokens=3), seed=1
+        )
+        formed = loaded.generate(chat, sampling=options.sampling, seed=1)
+    # No template, no tokens of one.
+    assert (said.prompt_tokens, said.output_tokens) == (5, 3)
+    assert len(json.loads(formed.text)["tips"]) == 2

@@ -9,8 +9,10 @@ from tests.engines.build_ollama import is_newer
 from tests.engines.conftest import make_ollama_engine
 from tests.engines.ollama_asking import OTHER, ask, runners_of
 from tests.engines.ollama_server import SMOLLM2, OllamaServer
+from tipbench.engines import Admission
 from tipbench.engines.ollama.engine import OllamaEngine
 from tipbench.errors import EngineBusy, ModelMissing, ModelRefused
+from tipbench.records import Sampling
 
 pytestmark = pytest.mark.ollama
 
@@ -59,14 +61,19 @@ def test_models_in_the_cloud_are_refused(engine: OllamaEngine, name: str) -> Non
         engine.find_model(name)
 
 
-def test_a_model_without_a_chat_template_is_refused(
+def test_a_model_without_a_chat_template_is_refused_or_gets_the_bare_text(
     engine: OllamaEngine, free_ollama: OllamaServer, models_folder: Path
 ) -> None:
     if is_newer():
         pytest.skip("newer servers take the template from the weights")
     free_ollama.import_model("bare", next(models_folder.glob("SmolLM2*.gguf")), template="{{ .Prompt }}")
+    model = engine.find_model("bare")
     with pytest.raises(ModelRefused, match="no chat template"):
-        engine.find_model("bare")
+        Admission(4.0).check(model)
+    with engine.load(model) as loaded:
+        said = loaded.generate("The capital of France is", sampling=Sampling(max_tokens=8), seed=1)
+    # The bare text and nothing around it: a template would add some twenty tokens.
+    assert (said.prompt_tokens, bool(said.text)) == (5, True)
     free_ollama.delete("bare")
 
 

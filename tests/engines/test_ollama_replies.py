@@ -13,6 +13,7 @@ import pytest
 
 from tests.engines.conftest import make_ollama_engine
 from tests.engines.fake_ollama import ANSWER, SHOWN, FakeOllama, run_fake_ollama
+from tipbench.engines import Admission
 from tipbench.engines.machine import MachineLock
 from tipbench.engines.ollama.api import OllamaApi
 from tipbench.engines.ollama.engine import OllamaEngine
@@ -25,7 +26,7 @@ from tipbench.errors import (
     ModelRefused,
     TipbenchError,
 )
-from tipbench.records import Generation, Sampling
+from tipbench.records import Chat, Generation, Sampling, Turn
 
 STRANGER = {"name": "other:1b", "digest": "d2", "context_length": 4096}
 ELSEWHERE = "gpu-box.test"
@@ -52,6 +53,38 @@ def engine(fake: FakeOllama, tmp_path: Path) -> OllamaEngine:
 def _ask(engine: OllamaEngine, sampling: Sampling | None = None, *, seed: int = 1) -> Generation:
     with engine.load(engine.find_model("m")) as model:
         return model.generate("Hello?", sampling=sampling or Sampling(max_tokens=7), seed=seed)
+
+
+TURNS = (
+    Turn(role="system", text="You are kind."),
+    Turn(role="user", text="Hello."),
+    Turn(role="assistant", text="Hello!"),
+    Turn(role="user", text="A tip, please."),
+)
+FORM = {"type": "object", "additionalProperties": False}
+
+
+def test_turns_and_form_are_sent_as_they_are(engine: OllamaEngine, fake: FakeOllama) -> None:
+    with engine.load(engine.find_model("m")) as model:
+        model.generate(Chat(turns=TURNS, form=FORM), sampling=Sampling(max_tokens=7), seed=1)
+        model.generate("Hello?", sampling=Sampling(max_tokens=7), seed=1)
+    formed, plain = fake.asked
+    assert [message["role"] for message in formed["messages"]] == ["system", "user", "assistant", "user"]
+    assert formed["messages"][-1]["content"] == "A tip, please."
+    assert formed["format"] == FORM
+    assert plain["messages"] == [{"role": "user", "content": "Hello?"}]
+    assert "format" not in plain
+
+
+def test_a_model_without_a_template_gets_the_bare_text(engine: OllamaEngine, fake: FakeOllama) -> None:
+    fake.shown, fake.version = SHOWN | {"template": "{{ .Prompt }}"}, "0.24.0"
+    fake.answers = [(200, {**ANSWER, "message": {}, "response": "and so on"})]
+    with engine.load(engine.find_model("m")) as model:
+        said = model.generate(Chat(turns=TURNS[:2]), sampling=Sampling(max_tokens=7), seed=1)
+    (asked,) = fake.asked
+    assert (asked["prompt"], asked["raw"]) == ("# system\nYou are kind.\n\n# user\nHello.", True)
+    assert "/api/generate" in fake.paths
+    assert said.text == "and so on"
 
 
 def test_every_sampling_option_is_sent(engine: OllamaEngine, fake: FakeOllama) -> None:
@@ -179,11 +212,14 @@ def test_models_that_cannot_be_benched_are_refused(
 
 def test_only_newer_servers_make_up_for_a_missing_template(engine: OllamaEngine, fake: FakeOllama) -> None:
     fake.shown = SHOWN | {"template": "{{ .Prompt }}"}
-    engine.find_model("m")
+    assert not engine.find_model("m").raw
     for version in ("0.24.0", "0.0.0", "0.9.1-rc2"):
         fake.version = version
+        model = engine.find_model("m")
+        assert model.raw
         with pytest.raises(ModelRefused, match="no chat template"):
-            engine.find_model("m")
+            Admission(4.0).check(model)
+        Admission(4.0, raw=True).check(model)
 
 
 @pytest.mark.parametrize(("told", "count"), [("134.52M", 134_520_000), ("3.2B", 3_200_000_000)])

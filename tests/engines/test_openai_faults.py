@@ -7,6 +7,8 @@ import pytest
 from tests.engines.fake_openai import SAMPLING, Bench, Scripted, answer, refusal, run_fake
 from tipbench.engines.openai.engine import LONGEST_PAUSE_SECONDS, PAUSES_SECONDS
 from tipbench.errors import EngineUnavailable, GenerationFailed
+from tipbench.pack import answer_schema
+from tipbench.records import Chat, Options, Turn
 
 
 @pytest.mark.parametrize(
@@ -136,3 +138,25 @@ def test_a_server_that_does_not_count_is_refused(tmp_path: Path) -> None:
     body = {"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}
     with run_fake(Scripted(200, body)) as fake, pytest.raises(EngineUnavailable, match="count its tokens"):
         Bench(fake, tmp_path).ask()
+
+
+def test_turns_and_form_are_sent_and_only_the_limits_that_a_server_refuses_are_left_out(
+    tmp_path: Path,
+) -> None:
+    options = Options(sampling=SAMPLING, n_tips=2, diversity=False, seed=0)
+    turns = tuple(Turn(role=role, text=role) for role in ("system", "user", "assistant", "user"))
+    chat = Chat(turns=turns, form=answer_schema(options))
+    said = "Invalid schema for response_format 'answer': In context=('properties', 'tips', 'items')"
+    no = refusal(400, f"{said}, 'minLength' is not permitted.", param="response_format")
+    with run_fake(no, answer('{"tips": ["a", "b"]}')) as fake:
+        bench = Bench(fake, tmp_path)
+        with bench.engine.load(bench.engine.find_model("m")) as model:
+            assert model.generate(chat, sampling=SAMPLING, seed=1).text == '{"tips": ["a", "b"]}'
+            model.generate("Hi", sampling=SAMPLING, seed=1)
+    whole, adapted, plain = fake.questions
+    assert whole["response_format"]["json_schema"]["schema"] == chat.form
+    assert [message["role"] for message in whole["messages"]] == ["system", "user", "assistant", "user"]
+    tips = adapted["response_format"]["json_schema"]["schema"]["properties"]["tips"]
+    assert (tips["minItems"], sorted(tips["items"])) == (2, ["maxLength", "type"])
+    assert "response_format" not in plain
+    assert bench.reports == [f"{fake.url} does not take minLength: 'm' is asked without"]

@@ -33,7 +33,7 @@ from tipbench.judging.anchors import propose_anchors, write_anchors
 from tipbench.pack import read_pack
 from tipbench.promotion.gate import Gate, GateQuestion
 from tipbench.promotion.promote import Promoting
-from tipbench.records import Generation, Model, Sampling
+from tipbench.records import Chat, Generation, Model, Sampling
 from tipbench.settings import GateSettings, Settings, read_settings
 from tipbench.tracking import Tracking
 from tipbench.tracking.client import Pace, Rest, TimeLimits
@@ -110,7 +110,7 @@ class CountingModel:
         self._loaded = loaded
         self._count_file = count_file
 
-    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
+    def generate(self, prompt: str | Chat, *, sampling: Sampling, seed: int) -> Generation:
         with self._count_file.open("a") as file:
             file.write("generation\n")
             file.flush()

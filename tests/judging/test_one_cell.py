@@ -14,7 +14,6 @@ from tipbench.grid import Cell
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.judging.sheet import SheetItem
-from tipbench.pack import render_prompt
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 
@@ -24,8 +23,7 @@ SLOTS = 5
 def full_cell() -> Cell:
     """A cell whose scripted answer fills all slots."""
     for cell in make_cells(make_pack(8, prompts=1), models=1):
-        prompt = render_prompt(cell.pack, cell.prompt, cell.scenario, n_tips=SLOTS, diversity=True)
-        answer = ScriptedModel().generate(prompt, sampling=cell.options.sampling, seed=cell.seed)
+        answer = ScriptedModel().generate(cell.question, sampling=cell.options.sampling, seed=cell.seed)
         if len(answer.text.splitlines()) == SLOTS:
             return cell
     raise AssertionError("the scripted engine fills no cell")

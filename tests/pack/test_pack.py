@@ -21,7 +21,7 @@ from tipbench.pack import (
     unseal_pack,
 )
 from tipbench.pack.reading import Reference, seal, unseal
-from tipbench.records import Pack, Prompt, Scenario
+from tipbench.records import Options, Pack, Prompt, Sampling, Scenario
 
 
 def test_a_new_pack_works_as_it_is(folder: Path) -> None:
@@ -118,16 +118,20 @@ def test_a_prompt_is_filled_in_one_pass() -> None:
         "{{a}} and {{ b }}:\n{{list}}\n{{n_tips}}",
         {"a": "{{b}} {{n_tips}} \\1", "b": "x", "list": ("one", "two")},
     )
-    text = render_prompt(pack, prompt, scenario, n_tips=3, diversity=False)
-    assert text == "{{b}} {{n_tips}} \\1 and x:\n- one\n- two\n3"
+    chat = render_prompt(pack, prompt, scenario, options=three(diversity=False))
+    assert chat.text == "{{b}} {{n_tips}} \\1 and x:\n- one\n- two\n3"
 
 
 def test_the_diversity_line_is_there_or_vanishes() -> None:
     pack, prompt, scenario = make_prompt_pack("{{a}}\n  {{diversity}}\n{{n_tips}}\n{{diversity}}", {"a": "x"})
     request = pack.diversity_request
-    with_request = render_prompt(pack, prompt, scenario, n_tips=3, diversity=True)
-    assert with_request == f"x\n  {request}\n3\n{request}"
-    assert render_prompt(pack, prompt, scenario, n_tips=3, diversity=False) == "x\n3"
+    with_request = render_prompt(pack, prompt, scenario, options=three(diversity=True))
+    assert with_request.text == f"x\n  {request}\n3\n{request}"
+    assert render_prompt(pack, prompt, scenario, options=three(diversity=False)).text == "x\n3"
+
+
+def three(*, diversity: bool) -> Options:
+    return Options(sampling=Sampling(), n_tips=3, diversity=diversity, seed=0)
 
 
 def test_an_unknown_set_and_a_negative_cap_are_usage_errors() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tipbench.collect.candidates import parse_candidates
 from tipbench.pack import builtin_pack, render_prompt, select_scenarios
-from tipbench.records import Anchor, Pack, Scenario, compute_flags, count_words, word_set
+from tipbench.records import Anchor, Options, Pack, Sampling, Scenario, compute_flags, count_words, word_set
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,8 @@ def test_no_two_scenarios_are_nearly_the_same(pack: Pack) -> None:
 
 def test_every_prompt_asks_for_a_numbered_list_of_short_tips(pack: Pack) -> None:
     for prompt in pack.prompts:
-        text = render_prompt(pack, prompt, pack.scenarios[0], n_tips=7, diversity=True)
+        options = Options(sampling=Sampling(), n_tips=7, diversity=True, seed=0)
+        text = render_prompt(pack, prompt, pack.scenarios[0], options=options).text
         assert "exactly 7" in text
         assert "numbered list" in text
         assert "25 words" in text

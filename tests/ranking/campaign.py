@@ -18,14 +18,13 @@ from tests.support.scripted import ScriptedEngine
 from tests.support.sheets import REFERENCES
 from tests.support.templates import Place, copy_or_make
 from tipbench.clock import make_stamps
-from tipbench.engines.protocol import Schema
 from tipbench.grid import Cell
 from tipbench.judging.auto.graders import FREE, Graded, Grader, JudgeModel
 from tipbench.judging.auto.run import AutoJudging, AutoOrder, AutoOutcome
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.pack import parse_pack
-from tipbench.records import Options, Pack, Sampling
+from tipbench.records import Options, Pack, Sampling, Schema
 from tipbench.tracking import Tracking
 
 SKILL = {"qwen2.5:0.5b": 0.25, "smollm2:360m": 0.45, "llama3.2:1b": 0.85}

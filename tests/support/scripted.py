@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
-from tipbench.records import Generation, Model, Sampling
+from tipbench.records import Chat, Generation, Model, Sampling, as_chat
 
 Write = Callable[[str, str, Random], str]
 """The model's name, the prompt and a generator of the cell's own → the answer."""
@@ -41,13 +41,13 @@ class ScriptedModel:
     name: str
     load_seconds: float = 0.0
 
-    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
-        rng = Random(seed)
-        text = self.engine.write(self.name, prompt, rng)
+    def generate(self, prompt: str | Chat, *, sampling: Sampling, seed: int) -> Generation:
+        rng, asked = Random(seed), as_chat(prompt).text
+        text = self.engine.write(self.name, asked, rng)
         return Generation(
             text=text,
             finish="stop",
-            prompt_tokens=len(prompt) // 4,
+            prompt_tokens=len(asked) // 4,
             output_tokens=len(text) // 4,
             seconds=self.engine.seconds(self.name, rng),
         )

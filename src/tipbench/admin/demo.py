@@ -21,7 +21,6 @@ from tipbench.admin.app import DEMO
 from tipbench.admin.deps import Parts, make_parts
 from tipbench.admin.jobs import order_simulate
 from tipbench.clock import make_stamps
-from tipbench.engines.protocol import Schema
 from tipbench.errors import UsageError
 from tipbench.files import make_folder, open_private, try_lock, write_private
 from tipbench.grid import Cell
@@ -32,7 +31,7 @@ from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.judging.sheet import SheetItem
 from tipbench.pack import builtin_pack, select_scenarios
-from tipbench.records import Generation, Model, Options, Sampling
+from tipbench.records import Chat, Generation, Model, Options, Sampling, Schema, as_chat
 from tipbench.settings import Settings
 from tipbench.tracking.tracking import open_managed_folder
 from tipbench.workbench import Workbench, open_workbench
@@ -195,9 +194,10 @@ class DemoModel:
     skill: float
     load_seconds = 0.0
 
-    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:  # noqa: ARG002
+    def generate(self, prompt: str | Chat, *, sampling: Sampling, seed: int) -> Generation:  # noqa: ARG002
         """Up to five tips for the tasks of the scenario; one answer in fourteen has one too few."""
-        cell, rng = self.engine.cells[prompt], Random(seed)
+        asked = as_chat(prompt).text
+        cell, rng = self.engine.cells[asked], Random(seed)
         tasks = [re.sub(r" \(.*", "", task) for task in cell.scenario.values["tasks"]]
         forms: list[Form] = []
         count = 5 - (rng.random() < 1 / 14)
@@ -212,7 +212,7 @@ class DemoModel:
         return Generation(
             text=text,
             finish="stop",
-            prompt_tokens=len(prompt) // 4,
+            prompt_tokens=len(asked) // 4,
             output_tokens=len(text) // 4,
             seconds=rng.uniform(0.9, 1.3) * (0.5 + 2 * self.skill),
         )
@@ -249,6 +249,7 @@ class DemoMaker:
             Cell(pack, model, prompt, scenario, options)
             for model in list_models()
             for prompt in pack.prompts
+            if prompt.name in BETTER
             for scenario in scenarios
         ]
         engine = DemoEngine({cell.text: cell for cell in cells})

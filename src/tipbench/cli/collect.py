@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     "--foreign", type=click.Choice(["evict", "refuse"]), help="Other clients' models in Ollama's memory."
 )
 @click.option("--unload", type=click.Choice(["per-model", "every-call"]), help="When Ollama unloads a model.")
+@click.option("--raw", is_flag=True, default=None, help="Admit models without a chat template: bare text.")
 @click.option("--skip-missing", is_flag=True, help=RUN_KEYS["skip_missing"].hint)
 @click.option("--reuse-from", metavar="EXPERIMENT", help="Take unchanged cells from there.")
 @click.option("--without-champion", is_flag=True, help="Do not add the champion's arm.")

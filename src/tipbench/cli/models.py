@@ -72,10 +72,10 @@ def list_models(settings: "Settings", *, as_json: bool) -> None:
 
 def _refusal(model: "Model", settings: "Settings") -> str:
     """Why the model is not admitted; empty when it is."""
-    from tipbench.engines import check_size
+    from tipbench.engines import Admission
 
     try:
-        check_size(model, max_model_b=settings.max_model_b)
+        Admission(settings.max_model_b, raw=settings.raw).check(model)
     except ModelRefused as error:
         return error.message
     return ""

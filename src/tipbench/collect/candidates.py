@@ -1,5 +1,6 @@
 """An answer → its candidates: one slot per tip that was asked for, filled or failed."""
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,9 +8,11 @@ from itertools import combinations
 from statistics import fmean
 
 from tipbench.inert import clean_line
+from tipbench.pack.prompts import TIPS, Form
 from tipbench.records import Candidate, Rubric, compute_flags, word_set
 
 NO_TIP = "no tip in this slot"
+NOT_JSON = "the answer is not the JSON that was asked for"
 EMPTY_TIP = "the tip has no words"
 
 _NUMBER = re.compile(
@@ -17,6 +20,8 @@ _NUMBER = re.compile(
     r"[.)](?(open)(?P<late>[*_]{1,3})?)(?!\d)(?P<text>.*)"
 )
 _BULLET = re.compile(r"(?:[-*](?=\s|$)|•)(?P<text>.*)")
+_JSON_BEGIN = re.compile(rf'\s*\{{\s*"{TIPS}"\s*:\s*\[')
+_JSON_ITEM = re.compile(r'\s*,?\s*("(?:[^"\\]|\\.)*")(?=\s*[,\]]|\s*\Z)', re.DOTALL)
 _LABEL = re.compile(r"[*_]{0,3}tip\s*#?\d{1,3}\s*[:.)–—-]", re.IGNORECASE)
 
 
@@ -29,9 +34,12 @@ class _Line:
     text: str
 
 
-def parse_candidates(text: str, *, n_tips: int, rubric: Rubric) -> tuple[Candidate, ...]:
+def parse_candidates(text: str, *, n_tips: int, rubric: Rubric, form: Form = "list") -> tuple[Candidate, ...]:
     """Exactly `n_tips` slots; what the answer did not fill is a failed candidate, surplus is dropped."""
-    tips = split_tips(text, n_tips=n_tips)[:n_tips]
+    found = read_json_tips(text) if form == "json" else split_tips(text, n_tips=n_tips)
+    if found is None:
+        return tuple(Candidate(slot=slot, failure=NOT_JSON) for slot in range(n_tips))
+    tips = found[:n_tips]
     filled = [_make_candidate(slot, tip, rubric) for slot, tip in enumerate(tips)]
     return (*filled, *(Candidate(slot=slot, failure=NO_TIP) for slot in range(len(tips), n_tips)))
 
@@ -44,6 +52,29 @@ def _make_candidate(slot: int, tip: str, rubric: Rubric) -> Candidate:
 
 def _has_words(text: str) -> bool:
     return any(character.isalpha() for character in text)
+
+
+def read_json_tips(text: str) -> list[str] | None:
+    """Every tip of an answer of the form `json`, cleaned; of one that was cut off those that are finished.
+
+    None when it is no such answer. Nothing is taken off a tip: nobody asked for a list marker here.
+    """
+    begun = _JSON_BEGIN.match(text)
+    if begun is None:
+        return None
+    tips: list[str] = []
+    place = begun.end()
+    while item := _JSON_ITEM.match(text, place):
+        tips.append(clean_line(_read_string(item[1])))
+        place = item.end()
+    return tips
+
+
+def _read_string(quoted: str) -> str:
+    try:
+        return str(json.loads(quoted, strict=False))
+    except ValueError:
+        return ""
 
 
 def split_tips(text: str, *, n_tips: int) -> list[str]:

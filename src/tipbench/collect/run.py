@@ -325,7 +325,7 @@ def _collect_model(
 def _generate_cell(cell: Cell, loaded: LoadedModel) -> CollectedCell:
     sampling = cell.options.sampling
     try:
-        generation = loaded.generate(cell.text, sampling=sampling, seed=cell.seed)
+        generation = loaded.generate(cell.question, sampling=sampling, seed=cell.seed)
         failure = ""
     except GenerationFailed as error:
         generation = Generation(text="", finish="stop", prompt_tokens=0, output_tokens=0, seconds=0.0)
@@ -337,7 +337,8 @@ def _make_candidates(cell: Cell, generation: Generation, failure: str) -> tuple[
     n_tips = cell.options.n_tips
     if failure:
         return tuple(Candidate(slot=slot, failure=failure) for slot in range(n_tips))
-    return parse_candidates(generation.text, n_tips=n_tips, rubric=cell.pack.rubric)
+    form = "list" if cell.question.form is None else "json"
+    return parse_candidates(generation.text, n_tips=n_tips, rubric=cell.pack.rubric, form=form)
 
 
 def _reuse_cell(cell: Cell, source: StoredCell, store: CellStore) -> CollectedCell:

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Self
 
 from tipbench.engines.llamacpp.engine import LlamaCppEngine, LlamaCppOptions
@@ -18,7 +19,29 @@ from tipbench.errors import EngineUnavailable, ModelRefused
 from tipbench.records import Model
 from tipbench.settings import Settings
 
-__all__ = ["Engines", "check_size", "open_engines"]
+__all__ = ["Admission", "Engines", "check_size", "open_engines"]
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Which models may be asked: up to a size, and with `raw` also those that get bare text."""
+
+    max_model_b: float
+    raw: bool = False
+
+    def check(self, model: Model) -> None:
+        """Refuses the others.
+
+        Raises:
+            ModelRefused: says why.
+        """
+        check_size(model, max_model_b=self.max_model_b)
+        if model.raw and not self.raw:
+            raise ModelRefused(
+                f"{model.name!r} has no chat template: it would not see who says what",
+                hint="Give it one (Ollama: TEMPLATE in its Modelfile), take its instruct version, or send "
+                "it the bare text: collect --raw.",
+            )
 
 
 class Engines:
@@ -30,7 +53,7 @@ class Engines:
         llamacpp: LlamaCppEngine,
         ollama: OllamaEngine,
         openai: OpenAiEngine | None,
-        max_model_b: float,
+        admission: Admission,
         at_end: ExitStack | None = None,
     ) -> None:
         self._llamacpp = llamacpp
@@ -39,7 +62,7 @@ class Engines:
         self._engines: dict[str, Engine] = {llamacpp.name: llamacpp, ollama.name: ollama}
         if openai is not None:
             self._engines[openai.name] = openai
-        self._max_model_b = max_model_b
+        self._admission = admission
         self._at_end = at_end or ExitStack()
 
     def __enter__(self) -> Self:
@@ -87,13 +110,13 @@ class Engines:
             ) from error
 
     def admit(self, name: str) -> Model:
-        """The same, if it is within the size limit.
+        """The same, if it is within the size limit and has a chat template, or is wanted without one.
 
         Raises:
-            ModelRefused: no engine has it, it is too big, or its size cannot be established.
+            ModelRefused: no engine has it, it is too big, its size cannot be established, or it is raw.
         """
         model = self.find_model(name)
-        check_size(model, max_model_b=self._max_model_b)
+        self._admission.check(model)
         return model
 
     def engine_of(self, model: Model) -> Engine:
@@ -175,6 +198,6 @@ def open_engines(settings: Settings, *, wait: bool = True, report: Callable[[str
         llamacpp=llamacpp,
         ollama=OllamaEngine(api, lock=lock, options=options, report=report),
         openai=open_openai(settings, environ=os.environ, lock=lock, report=report),
-        max_model_b=settings.max_model_b,
+        admission=Admission(settings.max_model_b, raw=settings.raw),
         at_end=at_end,
     )

@@ -1,14 +1,11 @@
 """What collect needs of an engine: names to models, a model to a loaded model, a prompt to text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from tipbench.errors import GenerationFailed
-from tipbench.records import Generation, Model, Sampling
-
-Schema = Mapping[str, Any]
-"""A JSON Schema."""
+from tipbench.records import Chat, Generation, Model, Sampling, Schema, as_chat
 
 
 class LoadedModel(Protocol):
@@ -16,8 +13,10 @@ class LoadedModel(Protocol):
 
     load_seconds: float
 
-    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
-        """The model's answer to one user message.
+    def generate(self, prompt: str | Chat, *, sampling: Sampling, seed: int) -> Generation:
+        """The model's answer to one user message, or to a chat through the model's own chat template.
+
+        With a form the engine decodes by it. A model without a template gets the bare text.
 
         Raises:
             GenerationFailed: this answer failed, the engine is still there.
@@ -28,7 +27,7 @@ class LoadedModel(Protocol):
 
 @runtime_checkable
 class FormModel(Protocol):
-    """A loaded model that can be held to a form: for judging, never for candidates."""
+    """A loaded model that can judge: many short questions with one long beginning, held to a form."""
 
     def generate_json(self, prompt: str, *, schema: Schema, sampling: Sampling, seed: int) -> Generation:
         """The model's answer to one user message, asked once, as JSON of that schema. Check it yourself.
@@ -71,14 +70,14 @@ class Engine(Protocol):
 # What no engine can be asked.
 
 
-def check_question(prompt: str, sampling: Sampling) -> None:
+def check_question(prompt: str | Chat, sampling: Sampling) -> None:
     """Refuses text that cannot be sent, and answers of no length, which some engines take for endless.
 
     Raises:
         GenerationFailed: says why.
     """
     try:
-        prompt.encode()
+        as_chat(prompt).text.encode()
     except UnicodeEncodeError as error:
         raise GenerationFailed(f"the prompt is not valid Unicode: {error}") from error
     if sampling.max_tokens < 1:

@@ -289,6 +289,7 @@ class GgufHeader:
     parameters: int | None
     trained_context_tokens: int | None
     kv_bytes_per_token: int
+    has_chat_template: bool = True
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -406,6 +407,7 @@ def _describe(values: dict[str, Value], parameters: int | None) -> GgufHeader:
         parameters=parameters,
         trained_context_tokens=_whole(values.get(f"{architecture}.context_length")) or None,
         kv_bytes_per_token=kv_bytes_per_token(values, architecture),
+        has_chat_template=bool(values.get("tokenizer.chat_template")),
     )
 
 

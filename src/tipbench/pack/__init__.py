@@ -1,5 +1,6 @@
 """A folder of data → a Pack; its prompts rendered, its scenarios chosen."""
 
+from tipbench.pack.prompts import answer_schema, read_parts, render_prompt
 from tipbench.pack.reading import (
     answer_tokens,
     builtin_pack,
@@ -8,7 +9,6 @@ from tipbench.pack.reading import (
     examine,
     parse_pack,
     read_pack,
-    render_prompt,
     seal_pack,
     select_scenarios,
     start_pack,
@@ -16,6 +16,7 @@ from tipbench.pack.reading import (
 )
 
 __all__ = [
+    "answer_schema",
     "answer_tokens",
     "builtin_pack",
     "check_folder",
@@ -23,6 +24,7 @@ __all__ = [
     "examine",
     "parse_pack",
     "read_pack",
+    "read_parts",
     "render_prompt",
     "seal_pack",
     "select_scenarios",

@@ -1,19 +1,18 @@
-"""The texts of a pack → its scenarios and prompts, with every mistake on the way by file and line."""
+"""Lines of a pack → its scenarios, with every mistake on the way by file and line."""
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tipbench.records import Prompt, Scenario
+from tipbench.records import Scenario
 from tipbench.settings import GateSettings
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
-_SINGLE = re.compile(r"\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}")
 ALWAYS = ("n_tips", "diversity")
 """What every prompt must ask for, beside the scenario's values."""
 GATE_SCENARIOS = GateSettings().scenarios
@@ -149,55 +148,3 @@ def _value_mistakes(values: Mapping[str, str | tuple[str, ...]]) -> Iterator[str
             yield f"value name {name!r} is taken: choose another"
         if not value or not all(part.strip() for part in ([value] if isinstance(value, str) else value)):
             yield f"value {name!r} is {value!r}: fill it"
-
-
-def read_prompts(
-    files: Mapping[str, str], scenarios: Sequence[Scenario], found: PackFindings
-) -> tuple[Prompt, ...]:
-    """All prompt versions, by name."""
-    prompts: list[Prompt] = []
-    for file, text in sorted(files.items()):
-        if not file.startswith("prompts/"):
-            continue
-        name = file.removeprefix("prompts/").removesuffix(".md")
-        if not file.endswith(".md") or not re.match(NAME, name):
-            what = "call it NAME.md, the name of letters, digits, '.', '_', '-'"
-            found.mistake(file, 1, f"prompt file {file!r}: {what}")
-            continue
-        for line, what in _prompt_mistakes(text, scenarios):
-            found.mistake(file, line, what)
-        for line, what in _single_braces(text, scenarios):
-            found.remark(file, line, what)
-        prompts.append(Prompt(name=name, text=text))
-    if not any(file.startswith("prompts/") for file in files):
-        found.mistake("prompts/", 1, "no prompt: write at least one, such as prompts/v1.md")
-    return tuple(prompts)
-
-
-def _prompt_mistakes(text: str, scenarios: Sequence[Scenario]) -> Iterator[tuple[int, str]]:
-    for name in ALWAYS:
-        if name not in PLACEHOLDER.findall(text):
-            yield 1, f"never uses {{{{{name}}}}}: put it where it belongs"
-    for number, line in enumerate(text.split("\n"), start=1):
-        for name in PLACEHOLDER.findall(line):
-            missing = [scenario.id for scenario in scenarios if name not in scenario.values]
-            if name not in ALWAYS and missing:
-                what = f"no scenario has {name!r}" if len(missing) == len(scenarios) else ""
-                what = what or f"scenario {missing[0]!r} has no {name!r} ({len(missing)} of {len(scenarios)})"
-                yield number, f"placeholder {{{{{name}}}}}: {what}: correct the name or add the value"
-        rest = PLACEHOLDER.sub("", line)
-        if "{{" in rest or "}}" in rest:
-            yield (
-                number,
-                f"{rest.strip()[:60]!r}: braces that are not a {{{{placeholder}}}}: fix or remove them",
-            )
-
-
-def _single_braces(text: str, scenarios: Sequence[Scenario]) -> Iterator[tuple[int, str]]:
-    """Not a mistake: a prompt may want the model to see braces."""
-    known = {*ALWAYS, *(name for scenario in scenarios for name in scenario.values)}
-    for number, line in enumerate(text.split("\n"), start=1):
-        for name in _SINGLE.findall(PLACEHOLDER.sub("", line)):
-            if name in known:
-                what = f"{{{name}}} has single braces, so the model reads it as it stands"
-                yield number, f"{what}: write {{{{{name}}}}} for the value"

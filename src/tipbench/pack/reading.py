@@ -1,4 +1,4 @@
-"""A folder of data → a Pack: its anchors unsealed, its prompts rendered, its scenarios chosen."""
+"""A folder of data → a Pack: its anchors unsealed, its scenarios chosen."""
 
 import base64
 import binascii
@@ -20,15 +20,14 @@ from tipbench.files import write_whole
 from tipbench.inert import clean_line
 from tipbench.pack.check import (
     NAME,
-    PLACEHOLDER,
     PackFindings,
     StrictLine,
     explain,
     read_lines,
-    read_prompts,
     read_scenarios,
 )
-from tipbench.records import SCHEMA, Anchor, Flag, FlagRule, Pack, Prompt, Record, Rubric, Scale, Scenario
+from tipbench.pack.prompts import read_prompts
+from tipbench.records import SCHEMA, Anchor, Flag, FlagRule, Pack, Record, Rubric, Scale, Scenario
 
 ANCHORS = "anchors.jsonl"
 _MAX_BYTES = 100_000
@@ -345,8 +344,6 @@ REQUIRED = ("pack.toml", "rubric.md", "scenarios.jsonl")
 TIPS_PER_BUDGET = 5
 """`max_tokens` of a pack is enough for so many candidates."""
 
-_DIVERSITY_LINE = re.compile(r"^[ \t]*\{\{\s*diversity\s*\}\}[ \t]*(?:\n|\Z)", re.MULTILINE)
-
 
 def read_pack(folder: Path) -> Pack:
     """The pack in this folder.
@@ -445,21 +442,6 @@ def _read_text(file: Traversable, name: str, found: PackFindings) -> str:
     except OSError as error:
         found.mistake(name, 1, f"cannot be read: {error.strerror}: see to its permissions")
     return ""
-
-
-def render_prompt(pack: Pack, prompt: Prompt, scenario: Scenario, *, n_tips: int, diversity: bool) -> str:
-    """The prompt as sent: every placeholder replaced once, whatever stands inside the values."""
-    template = prompt.text if diversity else _DIVERSITY_LINE.sub("", prompt.text)
-    values = {
-        **scenario.values,
-        "n_tips": str(n_tips),
-        "diversity": pack.diversity_request if diversity else "",
-    }
-    return PLACEHOLDER.sub(lambda found: _as_text(values[found[1]]), template).strip()
-
-
-def _as_text(value: str | tuple[str, ...]) -> str:
-    return value if isinstance(value, str) else "\n".join(f"- {item}" for item in value)
 
 
 def answer_tokens(pack: Pack, *, n_tips: int) -> int:

@@ -25,6 +25,10 @@ class Server(Protocol):
         """The reply in the form of OpenAI's API, or {"error": …}."""
         ...
 
+    def handle_completions(self, request: Mapping[str, object]) -> dict[str, Any]:
+        """The same for bare text."""
+        ...
+
 
 class Library(Protocol):
     """xllamacpp, which has no types of its own."""
@@ -92,18 +96,22 @@ def make_parameters(order: LoadOrder) -> Any:
 
 
 def answer(server: Server, question: ModelQuestion) -> ModelAnswer:
-    """What the model says to one user message."""
+    """What the model says to a chat, or how it goes on with a bare text."""
     request = {
-        "messages": [{"role": "user", "content": question.prompt}],
         "seed": question.seed % SEEDS,
-        "cache_prompt": False,
-        "chat_template_kwargs": {"enable_thinking": False},
+        "cache_prompt": question.shares_beginning,
         **sampling_options(question.sampling),
         **form_options(question),
     }
     started = time.perf_counter()
     try:
-        reply = server.handle_chat_completions(request)
+        if question.raw:
+            reply = server.handle_completions({**request, "prompt": question.chat.text})
+        else:
+            thinking = {"enable_thinking": False}
+            reply = server.handle_chat_completions(
+                {**request, "messages": question.chat.messages, "chat_template_kwargs": thinking}
+            )
     except RuntimeError as error:
         return ModelAnswer(failure=str(error))
     seconds = time.perf_counter() - started
@@ -112,8 +120,9 @@ def answer(server: Server, question: ModelQuestion) -> ModelAnswer:
     choice, usage = reply["choices"][0], reply["usage"]
     if choice["finish_reason"] not in {"stop", "length"}:
         return ModelAnswer(failure=f"ended with {choice['finish_reason']!r}")
+    said = choice["text"] if question.raw else choice["message"]["content"]
     generation = Generation(
-        text=without_lone_surrogates(choice["message"]["content"] or ""),
+        text=without_lone_surrogates(said or ""),
         finish=choice["finish_reason"],
         prompt_tokens=usage["prompt_tokens"],
         output_tokens=usage["completion_tokens"],
@@ -141,11 +150,13 @@ def sampling_options(sampling: Sampling) -> dict[str, float | list[str]]:
 
 
 def form_options(question: ModelQuestion) -> dict[str, object]:
-    """What holds an answer to its form. Its questions share a long beginning, which is read only once."""
-    if question.form is None:
+    """What holds an answer to its form."""
+    if question.chat.form is None:
         return {}
-    form = {"name": "answer", "schema": question.form}
-    return {"response_format": {"type": "json_schema", "json_schema": form}, "cache_prompt": True}
+    if question.raw:
+        return {"json_schema": question.chat.form}
+    form = {"name": "answer", "schema": question.chat.form}
+    return {"response_format": {"type": "json_schema", "json_schema": form}}
 
 
 def without_lone_surrogates(text: str) -> str:

@@ -12,11 +12,11 @@ from typing import IO
 
 from tipbench.engines.llamacpp.wire import LoadOrder, LoadReport, ModelAnswer, ModelQuestion
 from tipbench.engines.machine import MachineLock, check_memory
-from tipbench.engines.protocol import Schema, check_question
+from tipbench.engines.protocol import check_question
 from tipbench.engines.weights import KNOWN_WEIGHTS, DigestCache, GgufHeader, read_header
 from tipbench.errors import EngineUnavailable, GenerationFailed, ModelMissing, ModelRefused
 from tipbench.processes import Child
-from tipbench.records import Generation, Model, Record, Sampling
+from tipbench.records import RAW, Chat, Generation, Model, Record, Sampling, Schema, as_chat
 
 # The engine's side of a child process that holds one model.
 
@@ -96,32 +96,35 @@ class LlamaCppModel:
     """A model loaded in a child process."""
 
     def __init__(
-        self, name: str, process: ModelProcess, *, load_seconds: float, timeout_seconds: float
+        self, model: Model, process: ModelProcess, *, load_seconds: float, timeout_seconds: float
     ) -> None:
         self.load_seconds = load_seconds
         self.process_id = process.pid
-        self._name = name
+        self._name = model.name
+        self._raw = model.raw
         self._process = process
         self._timeout_seconds = timeout_seconds
 
-    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
-        """The model's answer to one user message: the same for the same question, whatever came before.
+    def generate(self, prompt: str | Chat, *, sampling: Sampling, seed: int) -> Generation:
+        """The model's answer to a chat: the same for the same question, whatever came before.
 
         Raises:
             GenerationFailed: the prompt does not fit, or the engine refused it.
             EngineUnavailable: the child process is gone or did not answer in time.
         """
-        return self._ask(ModelQuestion(prompt=prompt, sampling=sampling, seed=seed))
+        return self._ask(ModelQuestion(chat=as_chat(prompt), sampling=sampling, seed=seed, raw=self._raw))
 
     def generate_json(self, prompt: str, *, schema: Schema, sampling: Sampling, seed: int) -> Generation:
         """The same as JSON that fits the schema, unless it is cut off at `max_tokens`.
 
         What was asked before may change the last digits of the computation, so rarely an answer too.
         """
-        return self._ask(ModelQuestion(prompt=prompt, sampling=sampling, seed=seed, form=dict(schema)))
+        chat = as_chat(prompt).model_copy(update={"form": dict(schema)})
+        question = ModelQuestion(chat=chat, sampling=sampling, seed=seed, raw=self._raw)
+        return self._ask(question.model_copy(update={"shares_beginning": True}))
 
     def _ask(self, question: ModelQuestion) -> Generation:
-        check_question(question.prompt, question.sampling)
+        check_question(question.chat, question.sampling)
         try:
             reply = self._process.ask(question, timeout_seconds=self._timeout_seconds)
         except EngineUnavailable as error:
@@ -219,7 +222,7 @@ class LlamaCppEngine:
                         hint=f"Is {model.location} complete, and a model that llama.cpp knows?",
                     ) from error
                 yield LlamaCppModel(
-                    model.name,
+                    model,
                     process,
                     load_seconds=LoadReport.model_validate_json(reply).load_seconds,
                     timeout_seconds=self._options.timeout_seconds,
@@ -228,7 +231,7 @@ class LlamaCppEngine:
     def _make_order(self, model: Model) -> LoadOrder:
         """How to load it, once it is certain that it is the right file and fits."""
         path = Path(model.location)
-        if not path.is_file() or self._digests.sha256(path) != model.digest:
+        if not path.is_file() or self._digests.sha256(path) != model.digest.removesuffix(RAW):
             raise ModelRefused(
                 f"{path} is no longer the file that was found as {model.name!r}",
                 hint="Run the command again to use the file as it is now.",
@@ -246,8 +249,8 @@ class LlamaCppEngine:
         if _is_path(name):
             places = (Path(name).expanduser(), self._models_folder / name)
             return next((path for path in places if path.is_file()), None)
-        if DIGEST.fullmatch(name):
-            return self._digests.find(name)
+        if DIGEST.fullmatch(name.removesuffix(RAW)):
+            return self._digests.find(name.removesuffix(RAW))
         return next((path for path in self._files() if name in {path.stem, _alias(path)}), None)
 
     def what_there_is(self) -> str:
@@ -272,7 +275,7 @@ class LlamaCppEngine:
         return Model(
             name=name,
             engine=self.name,
-            digest=self._digests.sha256(path),
+            digest=self._digests.sha256(path) + ("" if header.has_chat_template else RAW),
             parameters=header.parameters,
             size_bytes=path.stat().st_size,
             location=str(path.resolve()),

@@ -1,8 +1,6 @@
 """What the engine and its child process say to each other: one record per line, as JSON."""
 
-from typing import Any
-
-from tipbench.records import Generation, Record, Sampling
+from tipbench.records import Chat, Generation, Record, Sampling
 
 
 class LoadOrder(Record):
@@ -20,12 +18,17 @@ class LoadReport(Record):
 
 
 class ModelQuestion(Record):
-    """Every further line to the child; with `form`, a JSON Schema, the answer is JSON that fits it."""
+    """Every further line to the child.
 
-    prompt: str
+    `raw`: the text alone, without a chat template. `shares_beginning`: it is read only once for neighbours,
+    and what was asked before may change the last digits of the computation.
+    """
+
+    chat: Chat
     sampling: Sampling
     seed: int
-    form: dict[str, Any] | None = None
+    raw: bool = False
+    shares_beginning: bool = False
 
 
 class ModelAnswer(Record):

@@ -10,6 +10,7 @@ import httpx2
 from pydantic import Field
 
 from tipbench.errors import EngineError, EngineUnavailable, GenerationFailed, ModelMissing, ModelRefused
+from tipbench.records import Chat
 from tipbench.web import Body, Reply, WebClient, WebFailures, normalise_url, read_reply, shorten
 
 # What an Ollama server says, as far as we use it. What is zero it leaves out.
@@ -56,9 +57,10 @@ class Message(Reply):
 
 
 class Chatted(Reply):
-    """The reply to a question. Durations are in nanoseconds."""
+    """The reply to a question, `response` to a bare text. Durations are in nanoseconds."""
 
     message: Message = Message()
+    response: str = ""
     done: bool = False
     done_reason: str = ""
     total_duration: int = 0
@@ -183,19 +185,27 @@ class OllamaApi:
         except EngineUnavailable as error:
             raise EngineUnavailable(f"{model!r} does not load: {error.message}", hint=error.hint) from error
 
-    def chat(self, model: str, body: Body, *, prompt: str) -> Chatted:
-        """The answer to one user message, in one piece.
+    def chat(self, model: str, body: Body, *, chat: Chat) -> Chatted:
+        """The answer to the last message, in one piece.
 
         Raises:
             GenerationFailed: the server refuses the question.
         """
-        request: Body = {
-            **body,
-            "model": model,
-            "messages": [{"role": "user", "content": prompt}],
-            "stream": False,
-        }
-        answer = self._send("POST", "/api/chat", request, seconds=self._timeout_seconds)
+        return self._ask(model, "/api/chat", {**body, "messages": chat.messages})
+
+    def go_on(self, model: str, body: Body, *, text: str) -> Chatted:
+        """How the model goes on with a bare text: no template is put around it.
+
+        Raises:
+            GenerationFailed: the server refuses the question.
+        """
+        # Thinking is a matter of templates, and older servers refuse the word here.
+        fields = {name: value for name, value in body.items() if name != "think"}
+        return self._ask(model, "/api/generate", {**fields, "prompt": text, "raw": True})
+
+    def _ask(self, model: str, path: str, body: Body) -> Chatted:
+        request: Body = {**body, "model": model, "stream": False}
+        answer = self._send("POST", path, request, seconds=self._timeout_seconds)
         if answer.status_code == 400:
             raise GenerationFailed(f"{model!r}: {error_text(answer.status_code, answer.text)}")
         self._check(answer, model=model)

@@ -24,7 +24,7 @@ from tipbench.engines.ollama.residency import (
 from tipbench.engines.weights import Value, kv_bytes_per_token
 from tipbench.errors import EngineUnavailable, ModelRefused
 from tipbench.processes import Child
-from tipbench.records import Model
+from tipbench.records import RAW, Model
 from tipbench.web import is_loopback
 
 Foreign = Literal["evict", "refuse"]
@@ -79,7 +79,7 @@ class OllamaEngine:
 
         Raises:
             ModelMissing: the server does not have it; with the command that gets it.
-            ModelRefused: it runs elsewhere, does not write text, or its prompts would arrive mutilated.
+            ModelRefused: it runs elsewhere, or does not write text.
             EngineUnavailable: there is no server.
         """
         if _tag_of(name) == "cloud" or _tag_of(name).endswith("-cloud"):
@@ -105,7 +105,8 @@ class OllamaEngine:
         """
         purpose = f"model {model.name!r} on Ollama at {self._api.url}"
         # The keeper unloads when we are killed; the mark is for the case that it is killed too.
-        leaves = LeftBehind(self._api.url, model.digest) if is_loopback(self._api.url) else None
+        digest = model.digest.removesuffix(RAW)
+        leaves = LeftBehind(self._api.url, digest) if is_loopback(self._api.url) else None
         with self._lock.hold(purpose, leaves=leaves) as lock:
             empty_server(self._api, evict=self._evict, report=self._report)
             shown = self._show_again(model)
@@ -118,7 +119,7 @@ class OllamaEngine:
             )
             with unload_afterwards(seat, lock=lock, report=self._report):
                 yield OllamaModel(
-                    model.name,
+                    model,
                     self._api,
                     residency,
                     options=options,
@@ -143,7 +144,7 @@ class OllamaEngine:
         return Model(
             name=tag.name,
             engine=self.name,
-            digest=tag.digest,
+            digest=tag.digest + (RAW if self._is_bare(shown) else ""),
             parameters=_count_parameters(shown),
             size_bytes=tag.size,
             local=is_loopback(self._api.url),
@@ -155,18 +156,17 @@ class OllamaEngine:
             raise _in_the_cloud(name)
         if shown.capabilities and "completion" not in shown.capabilities:
             raise ModelRefused(f"{name!r} does not write text: it can only {', '.join(shown.capabilities)}")
-        if shown.template.strip() == BARE_TEMPLATE and not _has_own_templates(self._api.version()):
-            raise ModelRefused(
-                f"{name!r} has no chat template: it would get the bare prompt and answer garbage",
-                hint="Give it one: a TEMPLATE line in its Modelfile, then ollama create.",
-            )
+
+    def _is_bare(self, shown: OllamaModelInfo) -> bool:
+        """Whether it has no chat template: its messages would lose their roles."""
+        return shown.template.strip() == BARE_TEMPLATE and not _has_own_templates(self._api.version())
 
     def _show_again(self, model: Model) -> OllamaModelInfo:
         """What the server knows of it, once it is certain that it is the model that was found."""
         tag = self._find_tag(model.name)
         if tag is None:
             raise missing(model.name, where=self._api.url)
-        if tag.digest != model.digest:
+        if tag.digest != model.digest.removesuffix(RAW):
             raise ModelRefused(
                 f"{model.name!r} on Ollama at {self._api.url} is no longer the model that was found",
                 hint="Run the command again to use it as it is now.",
@@ -180,7 +180,7 @@ class OllamaEngine:
         return HeldModel(
             url=self._api.url,
             model=model.name,
-            digest=model.digest,
+            digest=model.digest.removesuffix(RAW),
             context_tokens=min(self._options.context_tokens, _trained_context(shown) or LONGEST_CONTEXT),
             weights=weights,
             strangers=find_strangers(weights),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tipbench.engines.machine import LeftBehind, find_residents
 from tipbench.engines.ollama.api import Chatted, NoServer, OllamaApi, OllamaResident
-from tipbench.engines.protocol import Schema, check_question
+from tipbench.engines.protocol import check_question
 from tipbench.errors import (
     EngineBusy,
     EngineError,
@@ -20,7 +20,7 @@ from tipbench.errors import (
     ModelRefused,
 )
 from tipbench.processes import Child
-from tipbench.records import Generation, Record, Sampling
+from tipbench.records import Chat, Generation, Model, Record, Sampling, Schema, as_chat
 from tipbench.web import Body, is_loopback
 
 EVICT_SECONDS = 60.0
@@ -303,7 +303,7 @@ class OllamaModel:
 
     def __init__(
         self,
-        name: str,
+        model: Model,
         api: OllamaApi,
         residency: Residency,
         *,
@@ -311,14 +311,15 @@ class OllamaModel:
         unload_every_call: bool,
     ) -> None:
         self.load_seconds = residency.load()
-        self._name = name
+        self._name = model.name
+        self._raw = model.raw
         self._api = api
         self._residency = residency
         self._options = options
         self._unload_every_call = unload_every_call
 
-    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
-        """The model's answer to one user message.
+    def generate(self, prompt: str | Chat, *, sampling: Sampling, seed: int) -> Generation:
+        """The model's answer to a chat.
 
         Raises:
             GenerationFailed: the prompt does not fit, or the answer is no answer.
@@ -326,16 +327,17 @@ class OllamaModel:
             EngineBusy: another client uses the server, and is to be respected.
             ModelMissing: the model was deleted meanwhile.
         """
-        return self._answer(prompt, sampling, self._body(sampling, seed))
+        return self._answer(as_chat(prompt), sampling, seed)
 
     def generate_json(self, prompt: str, *, schema: Schema, sampling: Sampling, seed: int) -> Generation:
         """The same as JSON that fits the schema, as far as this server's version holds to it."""
-        return self._answer(prompt, sampling, {**self._body(sampling, seed), "format": schema})
+        return self._answer(as_chat(prompt).model_copy(update={"form": dict(schema)}), sampling, seed)
 
-    def _answer(self, prompt: str, sampling: Sampling, body: Body) -> Generation:
-        check_question(prompt, sampling)
+    def _answer(self, chat: Chat, sampling: Sampling, seed: int) -> Generation:
+        check_question(chat, sampling)
+        body = self._body(sampling, seed) | ({} if chat.form is None else {"format": chat.form})
         self._residency.check(may_be_gone=self._unload_every_call)
-        chatted = self._ask(prompt, body)
+        chatted = self._ask(chat, body)
         if self._unload_every_call:
             self._residency.wait_until_gone()
         elif chatted.load_duration * NANO >= RELOAD_SECONDS:
@@ -347,7 +349,7 @@ class OllamaModel:
         self._residency.check(may_be_gone=self._unload_every_call)
         return _generation(self._name, chatted)
 
-    def _body(self, sampling: Sampling, seed: int) -> Body:
+    def _body(self, sampling: Sampling, seed: int) -> dict[str, object]:
         return {
             "options": {**self._options, **sampling.for_ollama(), "seed": seed % SEEDS},
             "think": False,
@@ -357,9 +359,11 @@ class OllamaModel:
             "keep_alive": 0 if self._unload_every_call else KEEP_ALIVE,
         }
 
-    def _ask(self, prompt: str, body: Body) -> Chatted:
+    def _ask(self, chat: Chat, body: Body) -> Chatted:
         try:
-            return self._api.chat(self._name, body, prompt=prompt)
+            if self._raw:
+                return self._api.go_on(self._name, body, text=chat.text)
+            return self._api.chat(self._name, body, chat=chat)
         except ModelMissing as error:
             raise ModelMissing(f"{error.message} any more", get=error.get) from error
         except EngineUnavailable as error:
@@ -373,7 +377,7 @@ def _generation(name: str, chatted: Chatted) -> Generation:
         )
     if chatted.done_reason not in {"stop", "length"}:
         raise GenerationFailed(f"{name!r}: ended with {chatted.done_reason!r}")
-    text = chatted.message.content
+    text = chatted.message.content or chatted.response
     if not text and chatted.message.thinking:
         raise GenerationFailed(f"{name!r}: thought for {chatted.eval_count} tokens and said nothing")
     return Generation(

@@ -3,18 +3,18 @@
 import json
 import re
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Self, TypeVar, cast
 
 import httpx2
 from pydantic import BeforeValidator, ValidationError
 
 from tipbench.engines.machine import MachineLock, lock_for_origin
-from tipbench.engines.protocol import Schema, check_question
+from tipbench.engines.protocol import check_question
 from tipbench.errors import EngineUnavailable, GenerationFailed, ModelRefused
-from tipbench.records import Generation, Model, Sampling, content_hash
+from tipbench.records import Chat, Generation, Model, Sampling, Schema, as_chat, content_hash
 from tipbench.settings import Settings
 from tipbench.web import (
     Body,
@@ -309,8 +309,13 @@ MAY_BE_LEFT_OUT = (
     "top_k",
     "min_p",
     "repeat_penalty",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
 )
 """What some servers refuse to know. Temperature is not among them: another one is another experiment."""
+FORM = "response_format"
 TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
 """The limit's first name, and the one that newer models of OpenAI insist on."""
 
@@ -332,20 +337,21 @@ class OpenAiModel:
         self._left_out: set[str] = set()
         self._token_limit = TOKEN_LIMITS[0]
 
-    def generate(self, prompt: str, *, sampling: Sampling, seed: int) -> Generation:
-        """The model's answer to one user message.
+    def generate(self, prompt: str | Chat, *, sampling: Sampling, seed: int) -> Generation:
+        """The model's answer to a chat.
 
         Raises:
             GenerationFailed: the prompt does not fit, was refused, or the answer was withheld.
             EngineUnavailable: the server is gone, does not let us in, or no longer has the model.
         """
         check_question(prompt, sampling)
-        return self._read(self.ask(prompt, sampling=sampling, seed=seed))
+        return self._read(self.ask(as_chat(prompt), sampling=sampling, seed=seed))
 
     def generate_json(self, prompt: str, *, schema: Schema, sampling: Sampling, seed: int) -> Generation:
         """The same as JSON that fits the schema, as far as this server holds to it. Nothing is retried."""
         check_question(prompt, sampling)
-        return self._read(self.ask(prompt, sampling=sampling, seed=seed, schema=schema))
+        chat = as_chat(prompt).model_copy(update={"form": dict(schema)})
+        return self._read(self.ask(chat, sampling=sampling, seed=seed, patient=False))
 
     def _read(self, completion: Completion) -> Generation:
         if not completion.choices:
@@ -363,24 +369,23 @@ class OpenAiModel:
             seconds=completion.seconds,
         )
 
-    def ask(self, prompt: str, *, sampling: Sampling, seed: int, schema: Schema | None = None) -> Completion:
+    def ask(self, chat: Chat, *, sampling: Sampling, seed: int, patient: bool = True) -> Completion:
         """The server's reply, asked without the parameters that it does not take.
 
         Raises:
             GenerationFailed: the server refused the question.
             EngineUnavailable: the server is gone, does not let us in, or no longer has the model.
         """
-        message = {"role": "user", "content": prompt}
         while True:
             question = {
                 "model": self._name,
-                "messages": [message],
+                "messages": chat.messages,
                 "stream": False,
                 self._token_limit: sampling.max_tokens,
                 **self._options(sampling, seed=seed),
-                **_form(schema),
+                **self._form(chat),
             }
-            reply = self._server.chat(question, patient=schema is None)
+            reply = self._server.chat(question, patient=patient)
             if isinstance(reply, Completion):
                 return reply
             # Ends: every turn takes a parameter away, or raises.
@@ -389,6 +394,12 @@ class OpenAiModel:
     def _options(self, sampling: Sampling, *, seed: int) -> dict[str, float]:
         options = {**sampling.for_openai(), "seed": seed % SEEDS}
         return {name: value for name, value in options.items() if name not in self._left_out}
+
+    def _form(self, chat: Chat) -> dict[str, object]:
+        if chat.form is None:
+            return {}
+        form = {"name": "answer", "strict": True, "schema": _without(chat.form, self._left_out)}
+        return {FORM: {"type": "json_schema", "json_schema": form}}
 
     def _adapt(self, refusal: OpenAiRefusal) -> None:
         """Leaves out what the server does not take, from now on.
@@ -417,11 +428,13 @@ class OpenAiModel:
         raise GenerationFailed(said)
 
 
-def _form(schema: Schema | None) -> dict[str, object]:
-    if schema is None:
-        return {}
-    form = {"name": "answer", "strict": True, "schema": schema}
-    return {"response_format": {"type": "json_schema", "json_schema": form}}
+def _without(schema: Schema, words: Set[str]) -> dict[str, object]:
+    """The schema without limits that this server does not know; what answers is checked anyway."""
+    return {
+        name: _without(cast(Schema, value), words) if isinstance(value, dict) else value
+        for name, value in schema.items()
+        if name not in words
+    }
 
 
 def _read_choice(choice: ReplyChoice, *, name: str) -> tuple[str, str]:
@@ -446,7 +459,8 @@ def _is_too_long(refusal: OpenAiRefusal) -> bool:
 
 def _names(refusal: OpenAiRefusal, *parameters: str) -> bool:
     """Whether the server says that it is about one of these parameters."""
-    if refusal.trouble.param:
+    # Of a form its words matter: the parameter is the same for all of them.
+    if refusal.trouble.param and refusal.trouble.param != FORM:
         return refusal.trouble.param in parameters
     return any(re.search(rf"\b{name}\b", refusal.trouble.message) for name in parameters)
 
@@ -531,7 +545,7 @@ class OpenAiEngine:
             return
         model = OpenAiModel(name, server, load_seconds=0.0, report=self._report)
         try:
-            model.ask("Hello", sampling=Sampling(max_tokens=16), seed=0)
+            model.ask(as_chat("Hello"), sampling=Sampling(max_tokens=16), seed=0)
         except (GenerationFailed, ModelGone) as error:
             raise ModelRefused(
                 f"{self._url} keeps no list of models and does not answer for {name!r}: {error.message}",
