@@ -43,6 +43,10 @@ class SheetError(UsageError):
     """A filled sheet cannot be taken; the message names every problem by item."""
 
 
+class PortableError(UsageError):
+    """A file cannot become an experiment, or an experiment a file; nothing was changed."""
+
+
 class JudgingClosed(UsageError):
     """A person ended judging of the experiment: nothing is handed out."""
 

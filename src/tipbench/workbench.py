@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tipbench.judging.auto.graders import JudgeModel, Price
     from tipbench.judging.auto.run import AutoJudging
     from tipbench.judging.service import Judging
+    from tipbench.portable.export import Exporting
+    from tipbench.portable.import_ import BringingIn
     from tipbench.promotion.gate import Gate
     from tipbench.promotion.promote import Promoting
     from tipbench.ranking.records import BoardTier, By, Report
@@ -83,6 +85,18 @@ class Workbench:
         from tipbench.imported import Importing
 
         return Importing(self.tracking, self.stamps, open_pack(self.settings.pack))
+
+    def exporting(self, report: Callable[[int, int], None]) -> "Exporting":
+        """Experiments go into files; `report` is told how many runs of how many are read."""
+        from tipbench.portable.export import Exporting
+
+        return Exporting(self.tracking, self.stamps, report)
+
+    def bringing_in(self, report: Callable[[int, int], None]) -> "BringingIn":
+        """Files become experiments; `report` is told how many runs of how many are stored."""
+        from tipbench.portable.import_ import BringingIn
+
+        return BringingIn(self.tracking, self.settings.home / "locks", report)
 
     def within(self, experiment: str) -> "Workbench":
         """The same for another experiment."""

@@ -15,6 +15,7 @@ from tipbench.bench.plans import check_plans
 from tipbench.bench.scores import read_noise
 from tipbench.bench.sittings import (
     KEY_FILE,
+    KEY_LEFT_OUT_TAG,
     KEY_TAG,
     Answer,
     BlindKey,
@@ -30,6 +31,7 @@ from tipbench.pack import parse_pack
 from tipbench.records import Candidate, Drawn, Pack, Rubric
 from tipbench.stats import Noise
 from tipbench.tracking import Tracking
+from tipbench.tracking.client import NoSuchText
 from tipbench.tracking.runs import Experiment, Run, Write, blank_write
 
 
@@ -193,8 +195,17 @@ class Bench:
         return found
 
     def key_of(self, sitting: StoredSitting) -> BlindKey:
-        """The blind key of a sitting, read once."""
+        """The blind key of a sitting, read once.
+
+        Raises:
+            NoSuchText: it came out of a file without its key, or lost it.
+        """
         run = sitting.run
+        if KEY_LEFT_OUT_TAG in run.tags:
+            raise NoSuchText(
+                f"sitting {sitting.facts.token} was imported without its key",
+                hint="Where it comes from: tipbench export NAME FILE.tipbench --with-keys",
+            )
         if run.run_id not in self.keys:
             text = self.read_artifact(run, KEY_FILE)
             check_unchanged(run, KEY_FILE, text, stored=run.tags.get(KEY_TAG))
@@ -224,8 +235,13 @@ class Bench:
         return read_as(Submission, text, run=run, where=submission_file(n)).answers
 
     def reasons_of(self, sitting: StoredSitting) -> dict[tuple[str, int], str]:
-        """Cell and slot → what the judge wrote beside the scores that count."""
+        """Cell and slot → what the judge wrote beside the scores that count.
+
+        Of a sitting that came without its key it is not known what the reasons are about.
+        """
         token = sitting.facts.token
+        if KEY_LEFT_OUT_TAG in sitting.run.tags:
+            return {}
         if token not in self._reasons:
             answers = self.answers_of(sitting, sitting.closed.submissions if sitting.closed else ())
             self._reasons[token] = {

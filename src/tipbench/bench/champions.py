@@ -5,13 +5,13 @@ link. MLflow makes an entry of a name only once, so there is one chain for each 
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from tipbench.bench.damage import FACTS_TAG, KIND_TAG, Damage, find_readable, read_each, read_tag
+from tipbench.bench.damage import FACTS_TAG, KIND_TAG, Damage, find_readable, ignore, read_each, read_tag
 from tipbench.errors import TrackingError, TrackingRefused
 from tipbench.records import SCHEMA, ChampionArm, Record
 from tipbench.tracking.registry import RegistryEntry
@@ -154,6 +154,12 @@ def read_arm(tracking: Tracking, promotion: Promotion) -> ChampionArm:
             hint="Put the file back as it was; its hash is in the run's facts.",
         )
     return arm
+
+
+def read_past_promotions(runs: Iterable[Run]) -> list[Promotion]:
+    """The promotions that came with an imported experiment, the oldest first; they put nobody in force."""
+    found = [run for run in runs if run.tags.get(KIND_TAG) in PROMOTION_KINDS]
+    return read_each(found, _read, ignore)
 
 
 def root_write(pack: str, *, write: Write) -> Write:

@@ -246,7 +246,7 @@ def _resolve_duplicates(
     """Same key twice: the one with counted verdicts, then the smaller run id. Retired cells are gone."""
     kept: dict[str, StoredCell] = {}
     duplicates: list[StoredCell] = []
-    ordered = sorted(cells, key=lambda cell: (cell.run.run_id not in judged, cell.run.run_id))
+    ordered = sorted(cells, key=lambda cell: (cell.run.run_id not in judged, cell.run.first_id))
     for cell in ordered:
         if cell.retired:
             continue
@@ -254,7 +254,7 @@ def _resolve_duplicates(
             duplicates.append(cell)
         else:
             kept[cell.facts.key] = cell
-    return sorted(kept.values(), key=lambda cell: (cell.run.start_time, cell.run.run_id)), duplicates
+    return sorted(kept.values(), key=lambda cell: (cell.run.start_time, cell.run.first_id)), duplicates
 
 
 # One name, one content: whoever compares refuses anything else and says how to resolve it.

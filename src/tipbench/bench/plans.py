@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tipbench.bench.champions import DOUBTFUL_TAG, EXPERIMENT, LOOK_TAG, Promotion, read_arm, read_chain
 from tipbench.bench.damage import (
     FACTS_TAG,
+    KIND_TAG,
     UNREADABLE,
     Damage,
     PassOver,
     find_readable,
+    ignore,
     read_each,
     read_file,
     read_tag,
@@ -21,7 +24,7 @@ from tipbench.clock import Stamps
 from tipbench.errors import TrackingRefused
 from tipbench.records import LAZY_KINDS, SCHEMA, Pack, Record, content_hash
 from tipbench.settings import GateSettings, Require
-from tipbench.tracking.runs import Experiment, Run, Write, blank_write
+from tipbench.tracking.runs import FIRST_ID_TAG, Experiment, Run, Write, blank_write
 from tipbench.tracking.tracking import Tracking
 
 # What the gate stores: a plan, the frozen list a look is computed from, and what the look said.
@@ -233,14 +236,36 @@ def count_verdicts(evidence: Evidence) -> int:
 
 
 def find_plan(tracking: Tracking, experiment: Experiment, promotion: Promotion) -> StoredPlan | None:
-    """The plan of this experiment against this champion, also when its run was deleted."""
+    """The plan of this experiment against this champion, also when its run was deleted.
+
+    One that came with an imported experiment stands: the looks that were spent on these verdicts are spent.
+    """
     claimed = tracking.read_run(promotion.origin).params.get(_plan_key(experiment))
     if not claimed:
-        return None
+        return _find_imported(tracking, experiment, promotion) if experiment.imported else None
     plan = _read_plan(tracking, claimed)
     if plan.facts.arm_hash != promotion.facts.arm_hash:
         raise Damage(plan.run, FACTS_TAG, f"it is no plan against {promotion.facts.arm}")
     return plan
+
+
+def _find_imported(tracking: Tracking, experiment: Experiment, promotion: Promotion) -> StoredPlan | None:
+    where = f"tags.`{KIND_TAG}` = 'plan' AND tags.`{FIRST_ID_TAG}` LIKE '%'"
+    plans = map(read_plan, tracking.search_runs([experiment.id], where))
+    same = [plan for plan in plans if plan.facts.arm_hash == promotion.facts.arm_hash]
+    # Should there be several, all who ask take the same.
+    return max(same, key=lambda plan: (len(plan.taken), plan.run.first_id), default=None)
+
+
+def read_spent_looks(tracking: Tracking, runs: Sequence[Run]) -> list[Run]:
+    """The looks that plans among the runs have spent and that are not among them: they were deleted."""
+    known, found = {run.run_id for run in runs}, list[Run]()
+    for plan in read_each(find_readable(runs, "plan"), read_plan, ignore):
+        for run_id in plan.taken.values():
+            if run_id not in known:
+                with suppress(TrackingRefused):
+                    found.append(tracking.read_run(run_id))
+    return found
 
 
 def ensure_plan(

@@ -247,7 +247,7 @@ def sort_by_judge(said: Iterable[tuple[CountedVerdict, T]]) -> dict[str, dict[Ve
     found: dict[str, dict[VerdictPlace, T]] = {}
     for given, what in said:
         mine = found.setdefault(given.sitting.judged_by, {})
-        mine.setdefault((given.cell.run.run_id, given.verdict.slot), what)
+        mine.setdefault((given.cell.run.first_id, given.verdict.slot), what)
     return found
 
 
@@ -284,7 +284,7 @@ def pair_tiers(evidence: Evidence, rubric: Rubric) -> list[VerdictPair]:
     """What the automatic judge and a lazy one said of the same candidates, in the order of `find_pairs`."""
     lazy = evidence.lazy_by_cell()
     found: list[VerdictPair] = []
-    for given in sorted(evidence.auto, key=lambda each: (each.cell.run.run_id, each.verdict.slot)):
+    for given in sorted(evidence.auto, key=lambda each: (each.cell.run.first_id, each.verdict.slot)):
         beside = lazy.get(given.cell.run.run_id, {}).get(given.verdict.slot)
         if beside is not None and not beside.verdict.failed:
             found.append((JudgedVerdict(given, rubric), JudgedVerdict(beside, rubric)))

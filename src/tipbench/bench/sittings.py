@@ -27,6 +27,8 @@ from tipbench.tracking.runs import LATEST_MS, Run, Write
 KEY_FILE = "key.json"
 KEY_TAG = "tipbench.blind_key"
 """The hash of that file; sittings made before 2026-11-18 have none."""
+KEY_LEFT_OUT_TAG = "tipbench.key_left_out"
+"""On a sitting that came out of a file without its key."""
 EXPIRES_TAG = "tipbench.expires_ms"
 DRIFT_TAG = "tipbench.drift"
 CLOSED_MS = "closed_ms"
@@ -406,7 +408,7 @@ def read_words_on_judging(runs: Iterable[Run], pass_over: PassOver = ignore) -> 
         for run in find_readable(runs, "pack")
         if run.tags["tipbench.state"] == "complete"
     ]
-    return min(found, key=lambda words: (-words.places, words.run.run_id)) if found else None
+    return min(found, key=lambda words: (-words.places, words.run.first_id)) if found else None
 
 
 def read_close_of_judging(runs: Sequence[Run], pass_over: PassOver = ignore) -> str | None:
@@ -447,7 +449,7 @@ def _complete(runs: Iterable[Run], kind: str) -> list[Run]:
         for run in find_readable(runs, kind)
         if run.tags["tipbench.state"] == "complete" and WORD_TAG not in run.tags
     ]
-    return sorted(found, key=lambda run: (run.start_time, run.run_id))
+    return sorted(found, key=lambda run: (run.start_time, run.first_id))
 
 
 # What a sitting of the auto tier carries beside the others: how good its judge is, and what it cost.

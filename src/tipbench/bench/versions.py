@@ -168,4 +168,4 @@ def check_versions(runs: Iterable[Run], pass_over: PassOver) -> None:
 
 def _complete(runs: Iterable[Run]) -> list[Run]:
     found = [run for run in find_readable(runs, KIND) if run.tags["tipbench.state"] == "complete"]
-    return sorted(found, key=lambda run: (run.start_time, run.run_id))
+    return sorted(found, key=lambda run: (run.start_time, run.first_id))

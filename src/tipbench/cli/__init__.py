@@ -17,7 +17,7 @@ GROUPS = {
         "judge": "Hand out what waits for a judge, take in verdicts; judges.",
         "compare": "The leaderboard: who wins, and how sure we are.",
         "import": "Take an experiment of the original into a new one, to judge it.",
-        "export": "What an experiment holds, as a file: pairs for preference tuning.",
+        "export": "What an experiment holds, as a file: everything, or pairs for preference tuning.",
     },
     "Decide": {
         "gate": "May a challenger replace the champion? Every rule has its say.",

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., object])
 FilePath = click.Path(dir_okay=False, path_type=Path)
 ROOM_BYTES = 100_000_000
+PORTABLE = ".tipbench"
+"""How a file ends that holds a whole experiment."""
 
 
 @dataclass(frozen=True)

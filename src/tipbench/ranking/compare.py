@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from tipbench.bench.bench import Bench
+from tipbench.bench.champions import read_past_promotions
 from tipbench.bench.evidence import check_contents
 from tipbench.bench.foreign import SCORES, ForeignCell, ForeignExperiment, describe_left_out
 from tipbench.bench.measured import tell_against_champion
 from tipbench.bench.scores import find_levels, make_scores
+from tipbench.clock import format_time
 from tipbench.errors import UsageError
 from tipbench.ranking.details import compare_judges, list_closed_sittings, read_contrasts
 from tipbench.ranking.records import BoardTier, By, Details, Report, Side, Standing, Tiers
@@ -30,9 +32,18 @@ def compare_bench(
     bench.check_cells()
     check_contents(bench.evidence.cells, experiment=bench.name)
     report = make_report(bench.evidence, experiment=bench.name, rubric=bench.pack.rubric, by=by, tier=tier)
-    told = tell_against_champion(bench, gate) if by == "arm" else []
+    told = [*_tell_past(bench), *tell_against_champion(bench, gate)] if by == "arm" else []
     report = report.model_copy(update={"remarks": (*report.remarks, *told)})
     return add_cell_scores(report, bench, by)
+
+
+def _tell_past(bench: Bench) -> Iterable[str]:
+    for each in read_past_promotions(bench.runs):
+        when = format_time(each.run.start_time)[:10]
+        yield (
+            f"{each.facts.arm} became champion where this experiment comes from ({each.facts.how}, {when}); "
+            "here that is history and puts nobody in force"
+        )
 
 
 def find_sides(bench: Bench) -> Mapping[str, Side]:

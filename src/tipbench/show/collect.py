@@ -120,6 +120,15 @@ def judging_bar(say: Console, *, quiet: bool) -> Generator[Report]:
 
 
 @contextmanager
+def runs_bar(what: str, say: Console) -> Generator[Report]:
+    """A bar of runs on a terminal, nothing elsewhere."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=say, disable=not say.is_terminal, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+@contextmanager
 def fetching_bar(name: str, say: Console) -> Generator[Report]:
     """A bar of bytes on a terminal, a line now and then elsewhere."""
     if not say.is_terminal:

@@ -1,5 +1,6 @@
 """Delivery of one write, in the order that makes it count last. Every step may be repeated."""
 
+import re
 import threading
 import zlib
 from collections import deque
@@ -33,6 +34,7 @@ from tipbench.tracking.runs import (
 
 PIECE = 7_500
 """Characters of text in one tag. A piece of exactly this length is followed by another one."""
+_PIECE = re.compile(r"artifact:([^:]+)(?::[0-9]+)?")
 
 
 def proxied_folder(artifact_uri: str, *, url: str) -> str | None:
@@ -60,6 +62,11 @@ def join_artifact(tags: Mapping[str, str], path: str) -> str | None:
         pieces.append(piece)
         if len(piece) < PIECE:
             return "".join(pieces)
+
+
+def artifact_names(tags: Mapping[str, str]) -> set[str]:
+    """The names of the texts that tags hold."""
+    return {found[1] for name in tags if (found := _PIECE.fullmatch(name))}
 
 
 def _piece_key(path: str, n: int) -> str:

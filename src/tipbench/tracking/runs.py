@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from tipbench.clock import Stamps
 from tipbench.errors import TrackingRefused
@@ -15,6 +15,10 @@ from tipbench.records import SCHEMA, Record
 from tipbench.web import Reply
 
 EXPERIMENT_TAG = "tipbench.experiment"
+IMPORT_TAG = "tipbench.import"
+"""On an experiment that came out of a file: which file, and what the experiment is called there."""
+FIRST_ID_TAG = "tipbench.first_run"
+"""On a run that came out of a file: its id where it was first stored."""
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999: no calendar of ours goes further."""
 
@@ -31,6 +35,19 @@ class Run(Record):
     params: dict[str, str]
     metrics: dict[str, float]
     experiment_id: str = ""
+    end_time: int = 0
+
+    @property
+    def first_id(self) -> str:
+        """Its id where it was first stored: what is ordered by it is the same in every copy."""
+        return self.tags.get(FIRST_ID_TAG) or self.run_id
+
+
+class ImportMark(Record):
+    """What an experiment is an import of: the file by its hash, and the experiment's name in there."""
+
+    file: str
+    experiment: str
 
 
 class Experiment(Record):
@@ -40,6 +57,7 @@ class Experiment(Record):
     name: str
     uid: str
     artifact_location: str
+    imported: ImportMark | None = None
 
 
 class Nothing(Reply):
@@ -63,6 +81,7 @@ class _Info(Reply):
     run_name: str = ""
     status: str = ""
     start_time: int = Field(default=0, le=LATEST_MS)
+    end_time: int = 0
     artifact_uri: str = ""
     lifecycle_stage: str = "active"
     experiment_id: str = ""
@@ -78,6 +97,7 @@ class _Info(Reply):
             params=params,
             metrics=metrics,
             experiment_id=self.experiment_id,
+            end_time=self.end_time,
         )
 
 
@@ -154,10 +174,39 @@ class ExperimentAnswer(Reply):
 
     def to_experiment(self) -> Experiment:
         """The experiment in ours; `uid` is empty if nothing of ours was ever stored there."""
-        uid = next((tag.value for tag in self.tags if tag.key == EXPERIMENT_TAG), "")
         return Experiment(
-            id=self.experiment_id, name=self.name, uid=uid, artifact_location=self.artifact_location
+            id=self.experiment_id,
+            name=self.name,
+            uid=self._tag(EXPERIMENT_TAG),
+            artifact_location=self.artifact_location,
+            imported=self._read_mark(),
         )
+
+    @property
+    def is_half_imported(self) -> bool:
+        """Whether an import into it was begun and not finished: the last thing it gets is its random id."""
+        return bool(self._tag(IMPORT_TAG)) and not self._tag(EXPERIMENT_TAG)
+
+    def _tag(self, key: str) -> str:
+        return next((tag.value for tag in self.tags if tag.key == key), "")
+
+    def _read_mark(self) -> ImportMark | None:
+        try:
+            return ImportMark.model_validate_json(self._tag(IMPORT_TAG))
+        except ValidationError:
+            return None  # None, or edited by hand: then it is an experiment like others.
+
+
+class _ListedFile(Reply):
+    path: str
+    is_dir: bool = False
+    file_size: int = 0
+
+
+class ListedFiles(Reply):
+    """Answer of `artifacts/list`: one folder of a run."""
+
+    files: list[_ListedFile] = Field(default_factory=list[_ListedFile])
 
 
 class OneExperiment(Reply):
@@ -308,6 +357,11 @@ def clean_text(text: str) -> str:
     return _LONE_SURROGATE.sub("\ufffd", text.replace("\0", ""))
 
 
+def is_plain_path(path: str) -> bool:
+    """Whether a text can be stored under that name: relative, ASCII, and nothing that leads elsewhere."""
+    return bool(_ARTIFACT_PATH.match(path)) and ".." not in path.split("/") and len(path) <= 200
+
+
 def prepare_write(write: Write) -> Write:
     """The write as it is sent: texts cleaned, attempt and schema among the tags of a new run.
 
@@ -347,7 +401,7 @@ def _problems_of_run(write: Write) -> list[str]:
     problems += [
         f"artifact path {path!r} is not a plain relative ASCII path"
         for path in write.artifacts
-        if not _ARTIFACT_PATH.match(path) or ".." in path.split("/") or len(path) > 200
+        if not is_plain_path(path)
     ]
     problems += [
         f"metric {key!r} is {value}" for key, value in write.metrics.items() if not math.isfinite(value)

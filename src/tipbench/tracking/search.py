@@ -22,7 +22,7 @@ from tipbench.tracking.runs import SCHEMA_TAG, TOUCHED, Experiment, ManyRuns, Ru
 # The cache of an experiment's runs: one SQLite file, thrown away whenever it looks wrong.
 
 
-VERSION = 2
+VERSION = 3
 _BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs (run_id TEXT PRIMARY KEY, deleted INTEGER NOT NULL, body TEXT NOT NULL);
@@ -204,7 +204,7 @@ def read_runs(
     runs = cache.update(changes, known=known)
     for run in runs:
         _check_schema(run)
-    return sorted(runs, key=lambda run: (run.start_time, run.run_id))
+    return sorted(runs, key=lambda run: (run.start_time, run.first_id))
 
 
 def _search_all(rest: Rest, experiment: Experiment, *, now_ms: int) -> Changes:

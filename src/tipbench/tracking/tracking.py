@@ -1,10 +1,9 @@
-"""Tracking: the one door to MLflow; its experiments, found by name, made once, told apart by a random id."""
+"""Tracking: the one door to MLflow, and which MLflow that is."""
 
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -13,8 +12,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from tipbench.clock import Stamps
-from tipbench.errors import ExperimentNotFound, TrackingError, TrackingRefused, TrackingUnavailable
-from tipbench.files import hold_lock
+from tipbench.errors import TrackingError, TrackingRefused, TrackingUnavailable
 from tipbench.records import content_hash
 from tipbench.settings import Settings, read_settings
 from tipbench.tracking.client import (
@@ -27,27 +25,26 @@ from tipbench.tracking.client import (
     TimeLimits,
     WrongHost,
     call_patiently,
-    stranger,
 )
 from tipbench.tracking.delivery import (
     Delivery,
     Outbox,
+    artifact_names,
     join_artifact,
     overrule_run,
     proxied_folder,
     stamped_batch,
 )
+from tipbench.tracking.experiments import Experiments
 from tipbench.tracking.journal import journal_folder
 from tipbench.tracking.managed.files import managed_folder, managed_name
 from tipbench.tracking.managed.server import ManagedFolder
 from tipbench.tracking.registry import Registry
 from tipbench.tracking.runs import (
-    EXPERIMENT_TAG,
     Experiment,
-    ExperimentAnswer,
+    ImportMark,
+    ListedFiles,
     ManyExperiments,
-    Nothing,
-    OneExperiment,
     OneRun,
     Run,
     Trace,
@@ -58,134 +55,9 @@ from tipbench.tracking.runs import (
 from tipbench.tracking.search import RunCache, TextCache, find_runs, read_runs
 from tipbench.web import check_encrypted, split_credentials
 
-MOST_PAGES = 100
-"""A page holds 10,000 experiments."""
-
-
-class Experiments:
-    """The experiments of one server."""
-
-    def __init__(self, rest: Rest, *, locks: Path, new_id: Callable[[], str]) -> None:
-        self._rest = rest
-        self._locks = locks
-        self._new_id = new_id
-
-    def ensure(self, name: str) -> Experiment:
-        """The experiment of that name, made if there is none.
-
-        Raises:
-            TrackingRefused: it was deleted in MLflow, or the name cannot be one.
-        """
-        with hold_lock(self._locks / f"{content_hash([self._rest.url, name])}.lock"):
-            return call_patiently(lambda: self._find_or_create(name))
-
-    def seek(self, name: str) -> Experiment | None:
-        """The experiment of that name; None where there is none of ours, and nobody has to be told more."""
-        found = call_patiently(lambda: self._look_up(name))
-        return experiment if found is not None and (experiment := _active(found)).uid else None
-
-    def find(self, name: str, *, also_foreign: bool = False) -> Experiment:
-        """The experiment of that name; one that holds nothing of ours only if `also_foreign`.
-
-        Raises:
-            ExperimentNotFound: there is none; the hint names similar ones.
-        """
-        found = call_patiently(lambda: self._look_up(name))
-        if found is not None and ((experiment := _active(found)).uid or also_foreign):
-            return experiment
-        names = [experiment.name for experiment in self.list_all()]
-        similar = get_close_matches(name, names, n=5, cutoff=0.4) or names[:5]
-        what = "holds nothing of tipbench" if found else "does not exist"
-        raise ExperimentNotFound(
-            f"experiment {name!r} {what} on {self._rest.url}",
-            hint=(f"Did the original make it? tipbench import --experiment {name!r}. " if found else "")
-            + (f"There is: {', '.join(similar)}" if similar else "Make one with: tipbench collect"),
-        )
-
-    def find_foreign(self, name: str) -> Experiment:
-        """The experiment of that name that another program made.
-
-        Raises:
-            ExperimentNotFound: there is none, or it is ours.
-        """
-        found = call_patiently(lambda: self._look_up(name))
-        if found is None:
-            return self.find(name)
-        if (experiment := _active(found)).uid:
-            raise ExperimentNotFound(f"experiment {name!r} is tipbench's own on {self._rest.url}")
-        return experiment
-
-    def list_all(self, *, also_named: str = "") -> list[Experiment]:
-        """Every experiment that holds something of ours, by name; and those whose name begins so."""
-        found = self._search(f"tags.`{EXPERIMENT_TAG}` LIKE '%'")
-        if also_named:
-            found += [each for each in self._search(f"name LIKE '{also_named}%'") if not each.uid]
-        return sorted(found, key=lambda experiment: experiment.name)
-
-    def _search(self, where: str) -> list[Experiment]:
-        found: list[Experiment] = []
-        token = ""
-        seen = {token}
-        while len(seen) <= MOST_PAGES:
-            body = {"max_results": 10_000, "filter": where, **({"page_token": token} if token else {})}
-            answer = call_patiently(
-                lambda body=body: self._rest.post("experiments/search", body, ManyExperiments)
-            )
-            found += [each.to_experiment() for each in answer.experiments]
-            token = answer.next_page_token
-            if not token:
-                return found
-            if token in seen:
-                raise stranger(self._rest.url, saw="the same page of experiments again and again")
-            seen.add(token)
-        raise stranger(self._rest.url, saw=f"more than {MOST_PAGES} pages of experiments")
-
-    def _find_or_create(self, name: str) -> Experiment:
-        found = self._look_up(name)
-        if found is None:
-            self._create(name)
-            found = self._look_up(name)
-        if found is None:
-            raise TrackingRefused(f"experiment {name!r} vanished while it was made", hint="Try again.")
-        experiment = _active(found)
-        if experiment.uid:
-            return experiment
-        self._rest.post(
-            "experiments/set-experiment-tag",
-            {"experiment_id": experiment.id, "key": EXPERIMENT_TAG, "value": self._new_id()},
-            Nothing,
-        )
-        return self._find_or_create(name)
-
-    def _create(self, name: str) -> None:
-        tags = [{"key": EXPERIMENT_TAG, "value": self._new_id()}]
-        try:
-            self._rest.tell("experiments/create", {"name": name, "tags": tags})
-        except AnsweredNo as error:
-            # Another host was faster: theirs is as good as ours.
-            if error.code != "RESOURCE_ALREADY_EXISTS":
-                raise
-
-    def _look_up(self, name: str) -> ExperimentAnswer | None:
-        try:
-            query = {"experiment_name": name}
-            return self._rest.get("experiments/get-by-name", OneExperiment, query=query).experiment
-        except AnsweredNo as error:
-            if error.code == "RESOURCE_DOES_NOT_EXIST":
-                return None
-            raise
-
-
-def _active(found: ExperimentAnswer) -> Experiment:
-    if found.lifecycle_stage == "deleted":
-        raise TrackingRefused(
-            f"experiment {found.name!r} was deleted in MLflow",
-            hint=f"Restore it (mlflow experiments restore -x {found.experiment_id}), or choose another name.",
-        )
-    return found.to_experiment()
-
-
 PATIENCE_SECONDS = 60.0
+MOST_FOLDERS = 100
+"""Of artifacts in one run; ours have three."""
 
 
 class Tracking:
@@ -262,6 +134,17 @@ class Tracking:
         """Every experiment that holds something of ours, by name; and those whose name begins so."""
         return self._experiments.list_all(also_named=also_named)
 
+    def begin_import(self, name: str, mark: ImportMark) -> Experiment | None:
+        """The experiment that a file is brought into: new, or begun before with the same one.
+
+        None where the name is taken. Nobody else sees it before `finish_import`.
+        """
+        return self._experiments.begin_import(name, mark)
+
+    def finish_import(self, experiment: Experiment) -> None:
+        """Makes an import the experiment that it is of, in one step."""
+        self._experiments.finish_import(experiment)
+
     def read_runs(self, experiment: Experiment, *, fresh: bool = False) -> list[Run]:
         """All runs of ours, oldest first; only what changed since last time is asked for, unless `fresh`.
 
@@ -310,6 +193,22 @@ class Tracking:
             ) from refusal
         return text
 
+    def list_artifacts(self, run: Run) -> list[str]:
+        """The names of the run's texts, sorted; also of files that somebody else put there."""
+        names = artifact_names(run.tags)
+        if proxied_folder(run.artifact_uri, url=self.url) is None:
+            return sorted(names)
+        folders = [""]
+        for _ in range(MOST_FOLDERS):
+            if not folders:
+                return sorted(names)
+            query = {"run_id": run.run_id} | ({"path": folders[-1]} if folders[-1] else {})
+            folders.pop()
+            answer = call_patiently(lambda q=query: self._rest.get("artifacts/list", ListedFiles, query=q))
+            folders += [file.path for file in answer.files if file.is_dir]
+            names |= {file.path for file in answer.files if not file.is_dir}
+        raise TrackingRefused(f"run {run.run_id} has more than {MOST_FOLDERS} folders of artifacts")
+
     def submit(self, write: Write) -> None:
         """Returns when the write is safe on disk; it is delivered in the background.
 
@@ -329,6 +228,22 @@ class Tracking:
             TrackingRefused: the server said no.
         """
         return self._outbox.deliver(write, patience_seconds=PATIENCE_SECONDS, artifact_uri=artifact_uri)
+
+    def deliver_all(self, writes: Sequence[Write]) -> list[str]:
+        """Submits the writes, waits for all of them, and gives their run ids.
+
+        Raises:
+            TrackingUnavailable: the server is away; what it has not taken stays in the journal.
+            TrackingRefused: the server said no to one of them.
+        """
+        shipments = [self._outbox.submit(write) for write in writes]
+        report = self.flush()
+        if report.refused:
+            raise TrackingRefused(report.refused[0][1])
+        if report.left_in_journal:
+            why = "".join(f": {note}" for note in report.notes[:1])
+            raise TrackingUnavailable(f"{report.left_in_journal} writes wait in the journal{why}")
+        return [shipment.promise.result(timeout=0) for shipment in shipments]
 
     def flush(self, *, patience_seconds: float = PATIENCE_SECONDS) -> Delivery:
         """Waits for everything submitted; gives up after `patience_seconds` without any progress."""
