@@ -95,7 +95,7 @@ def test_a_single_scenario(bench: Bench) -> None:
     made = bench.collect({"old": 6.0, "new": 12.0}, scenarios=1)
     made.judge()
     report = bench.compare(made, code=4)
-    assert "an interval needs at least 2" in " ".join(report["remarks"])
+    assert "an interval and P(best) need at least 3" in " ".join(report["remarks"])
     said = bench.gate(made, code=3, failed=["scenarios"])
     assert "only 1 were collected" in said["rules"][0]["detail"]
     assert said["look"] is None

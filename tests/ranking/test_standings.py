@@ -247,6 +247,31 @@ def test_lines_name_model_and_prompt_beside_the_arm() -> None:
     assert (row["model"], row["prompt"]) == ("a", "")
 
 
+def test_below_three_scenarios_no_outlet_shows_an_interval_or_a_chance_and_the_words_say_so() -> None:
+    two = {"a": [[5, 5, 4], [4, 5, 5]], "b": [[2, 1, 1], [1, 2, 2]]}
+    evidence = make_evidence(two)
+    report = report_of(evidence)
+    assert (report.pairs, report.winner) == ((), None)
+    assert all(line.p_best is None and line.against_best is None for line in report.standings)
+    for text in (show(evidence), format_markdown(report), page_of(evidence)):
+        assert "an interval and P(best) need at least 3" in " ".join(text.split())
+        assert "no interval yet" in " ".join(text.split())
+    rows = csv.DictReader(io.StringIO(format_csv(report)))
+    assert {(row["p_best"], row["low"], row["high"]) for row in rows} == {("", "", "")}
+    three = report_of(make_evidence({arm: [*cells, cells[0]] for arm, cells in two.items()}))
+    assert all(line.p_best is not None for line in three.standings)
+
+
+def test_intervals_end_at_what_the_rubric_allows() -> None:
+    erratic = {"a": [[5], [1], [5]], "b": [[1], [5], [1]]}
+    report = report_of(make_evidence(erratic))
+    widest = RUBRIC.highest - RUBRIC.lowest
+    (pair,) = report.pairs
+    assert (pair.low, pair.high) == (-widest, widest)
+    assert report.ranked[1].against_best is not None
+    assert report.ranked[1].against_best.low == -widest
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_with_little_evidence_every_outlet_gives_a_clear_answer(case: str) -> None:
     evidence, answer, code = CASES[case]
@@ -281,8 +306,8 @@ def test_intervals_without_width_are_not_passed_off_as_equality() -> None:
 
 
 def test_a_winner_whose_two_sided_interval_includes_zero_is_named_with_a_remark() -> None:
-    # Ahead by 9 and by 12: 7 standard errors with one degree of freedom, between one-sided and two-sided.
-    report = report_of(make_evidence({"a": [[5], [5]], "b": [[2], [1]]}))
+    # Ahead by 9, 3 and 9: 3.5 standard errors with two degrees of freedom, between one-sided and two-sided.
+    report = report_of(make_evidence({"a": [[5], [5], [5]], "b": [[2], [4], [2]]}))
     interval = report.standings[0].against_best
     assert interval is not None
     assert (report.winner, interval.low < 0) == ("a+v1", True)

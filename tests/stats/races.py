@@ -21,14 +21,14 @@ class Race:
         """Judge the campaign to its end, in steps of twelve verdicts."""
         while True:
             records = campaign.records()
+            chances = methods.p_best(records)
+            top = max(chances, key=lambda arm: chances[arm])
+            sure = chances[top] >= 0.95 and len(campaign.lazy) >= 2 * len(campaign.effects)
+            if sure:
+                break
             batch = methods.next_batch(records, 12, seed) if adaptive else _uniform_block(campaign)
-            # Suggestions end by themselves when the best arm is certain: look at the chances only then.
-            if not adaptive or not batch:
-                chances = methods.p_best(records)
-                top = max(chances, key=lambda arm: chances[arm])
-                sure = chances[top] >= 0.95 and len(campaign.lazy) >= 2 * len(campaign.effects)
-                if sure or not batch:
-                    break
+            if not batch:
+                break
             campaign.judge(batch)
         self.verdicts.append(len(campaign.lazy) if sure else campaign.shown.size)
         self.good.append(top in all_best(campaign.truth))

@@ -70,6 +70,8 @@ class Setting:
     """How much noisier the first arm is."""
     offset_sd: float = 0.5
     stretch_sd: float = 0.0
+    interaction_sd: float = INTERACTION_SD
+    """What an arm makes of a scenario."""
     blocks_per_sitting: int = 3
     in_blocks: bool = True
     """False: judged arm by arm, the bad way."""
@@ -102,7 +104,7 @@ class Campaign:
         self.shown, self._flags = _quality(
             self.effects[:, None, None]
             + scenario
-            + loud * random.normal(0.0, INTERACTION_SD, (*size[:2], 1)),
+            + loud * random.normal(0.0, setting.interaction_sd, (*size[:2], 1)),
             loud * random.normal(0.0, CANDIDATE_SD, size),
             random,
         )
@@ -114,8 +116,9 @@ class Campaign:
     @property
     def truth(self) -> Floats:
         """The arms' true means: over new scenarios, new candidates, an average sitting."""
+        uneven = self.setting.interaction_sd
         return np.array(
-            [true_mean(float(e), float(n)) for e, n in zip(self.effects, self._loud, strict=True)]
+            [true_mean(float(e), float(n), uneven) for e, n in zip(self.effects, self._loud, strict=True)]
         )
 
     def judge_blocks(self, count: int) -> None:
@@ -190,12 +193,12 @@ def run_campaign(setting: Setting, *, verdicts: int, seed: int) -> Campaign:
 
 
 @lru_cache(maxsize=256)
-def true_mean(effect: float, loudness: float) -> float:
+def true_mean(effect: float, loudness: float, interaction_sd: float = INTERACTION_SD) -> float:
     """What an arm scores on average over everything new, from a large sample with common random numbers."""
     random = np.random.default_rng(7)
     count = 400_000
     scenario = random.normal(0.0, SCENARIO_SD, count)
-    own = random.normal(0.0, INTERACTION_SD, count), random.normal(0.0, CANDIDATE_SD, count)
+    own = random.normal(0.0, interaction_sd, count), random.normal(0.0, CANDIDATE_SD, count)
     shown, flags = _quality(effect + scenario + loudness * own[0], loudness * own[1], random)
     shown = shown + random.normal(0.0, 0.5, count)
     total = flags.astype(float)

@@ -72,11 +72,11 @@ def _tie_bars() -> list[Bar]:
     twins = Setting(world="twins")
     return [
         *(
-            Bar(f"true best tied for first, {world}, 96", ties(Setting(world=world), 96, "best"), low=0.936)
+            Bar(f"true best tied for first, {world}, 96", ties(Setting(world=world), 96, "best"), low=0.945)
             for world in ("null", "spread", "clear", "close3", "twins")
         ),
         *(
-            Bar(f"all rank sets right, {world}, 96", ties(Setting(world=world), 96, "ranks"), low=0.936)
+            Bar(f"all rank sets right, {world}, 96", ties(Setting(world=world), 96, "ranks"), low=0.945)
             for world in ("null", "spread", "clear", "close3", "twins")
         ),
         Bar("arms tied for first, spread, 96", ties(SPREAD, 96, "size"), high=9.0, percent=False),
@@ -100,6 +100,16 @@ def _chance_bars() -> list[Bar]:
         )
         for worlds in (spread, close3, clear)
         for verdicts in (96, 192)
+    ] + [
+        Bar(
+            f"mean top P(best) − hit rate, {world}, {scenarios} scenarios, {depth} a cell",
+            calibration([Setting(world=world, scenarios=scenarios)], 12 * scenarios * depth),
+            low=-0.05,
+            high=0.05,
+        )
+        for world in ("spread", "close3")
+        for scenarios in (3, 4, 5, 8)
+        for depth in (1, 2)
     ]
 
 

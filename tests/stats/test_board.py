@@ -100,6 +100,15 @@ def test_an_arm_is_left_out_of_the_first_place_only_over_all_comparisons_togethe
     assert len(board.tied_for_first) == tied
 
 
+def test_two_scenarios_give_estimates_but_no_interval_and_no_winner() -> None:
+    values = [[15.0, 14.0], [5.0, 5.5], [4.0, 4.0]]
+    board = leaderboard(judged(values))
+    assert board.estimate["arm0"] == 14.5
+    assert (board.variance, board.winner, len(board.tied_for_first)) == (None, None, 3)
+    assert {pair.low for pair in board.pairs.values()} == {-np.inf}
+    assert leaderboard(judged([[*row, row[0]] for row in values])).winner == "arm0"
+
+
 def test_any_object_with_the_attributes_will_do() -> None:
     records: list[Any] = [
         SimpleNamespace(arm=g, scenario=s, candidate=0, auto=None, lazy=10.0 + g + (g * s) % 3, sitting=None)

@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 
 from tests.stats.simulator import Campaign, Setting, run_campaign
-from tipbench.stats import Score, next_batch, p_best
+from tipbench.stats import Score, leaderboard, next_batch, p_best
+from tipbench.stats.batches import find_certain
+
+
+def ahead_by(leads: list[float], *, arms: int = 2) -> list[Score]:
+    """Arm 0 leads by so much, a lead for each scenario; six candidates a cell, of which five are judged."""
+    return [
+        Score(arm, s, c, lazy=9.0 + lead * (arm == 0) + (-1, 0, 0, 0, 1)[(c + arm) % 5] if c < 5 else None)
+        for s, lead in enumerate(leads)
+        for arm in range(arms)
+        for c in range(6)
+    ]
 
 
 def test_the_chances_sum_to_one_and_favour_the_best_estimate() -> None:
@@ -29,6 +40,13 @@ def test_a_harsh_sitting_moves_no_chance() -> None:
     records = run_campaign(Setting(), verdicts=192, seed=1).records()
     harsh = [replace(r, lazy=r.lazy - 4) if r.lazy is not None and r.sitting == 1 else r for r in records]
     assert p_best(harsh) == pytest.approx(p_best(records), abs=0.01)
+
+
+@pytest.mark.parametrize("arms", [2, 4])
+def test_a_lead_from_one_scenario_of_three_is_not_certain_however_many_verdicts_it_has(arms: int) -> None:
+    assert len(leaderboard(ahead_by([6, 0, 1], arms=arms)).tied_for_first) == arms
+    assert 0.6 < p_best(ahead_by([6, 0, 1], arms=arms))[0] < 0.9
+    assert p_best(ahead_by([2, 3, 2], arms=arms))[0] > 0.95
 
 
 def test_an_arm_nobody_judged_keeps_a_chance() -> None:
@@ -110,6 +128,20 @@ def test_nothing_is_suggested_once_the_best_is_certain() -> None:
     ]
     assert p_best(records)[2] > 0.99
     assert next_batch(records, 12) == []
+
+
+def test_the_chance_alone_ends_no_judging_while_arms_are_tied_or_scenarios_too_few() -> None:
+    tied = ahead_by([4, 1, 2])
+    assert p_best(tied)[0] > 0.95
+    assert leaderboard(tied).winner is None
+    assert find_certain(tied) is None
+    assert next_batch(tied, 2)
+    few = ahead_by([4, 4])
+    assert p_best(few)[0] > 0.95
+    assert next_batch(few, 2)
+    clear = ahead_by([3, 2, 3])
+    assert find_certain(clear) == leaderboard(clear).winner == 0
+    assert next_batch(clear, 2) == []
 
 
 def test_nothing_is_suggested_once_nobody_can_beat_the_champion_any_more() -> None:

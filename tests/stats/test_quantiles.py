@@ -3,12 +3,14 @@ import math
 import numpy as np
 import pytest
 
+from tests.stats.joint import find_joint_factors
 from tests.stats.oracles import scipy_stats as stats
 from tests.stats.oracles import studentized_range
 from tipbench.stats.quantiles import (
     chi2_quantile,
     dunnett_quantile,
     dunnett_tail,
+    joint_factor,
     look_levels,
     t_quantile,
     tukey_quantile,
@@ -76,3 +78,19 @@ def test_early_looks_spend_less_and_all_together_spend_alpha() -> None:
 def test_a_look_that_may_spend_nothing_asks_for_infinite_evidence() -> None:
     assert np.isinf(dunnett_quantile(12, 7.0, 1e-12))
     assert dunnett_tail(12, 14.0) < 1e-20
+
+
+@pytest.mark.parametrize(("arms", "scenarios"), [(3, 5), (4, 8), (7, 10), (12, 8)])
+def test_statements_about_all_arms_are_as_wide_as_the_methods_own_errors_ask(
+    arms: int, scenarios: int
+) -> None:
+    leads, ranges = find_joint_factors(arms, scenarios, draws=8000)
+    assert joint_factor("dunnett", arms, scenarios) == pytest.approx(max(leads, 1.0), abs=0.02)
+    assert joint_factor("range", arms, scenarios) == pytest.approx(max(ranges, 1.0), abs=0.02)
+
+
+def test_two_arms_or_very_many_scenarios_need_nothing_more() -> None:
+    assert joint_factor("range", 2, 3) == 1.0
+    assert joint_factor("range", 4, 10_000) == pytest.approx(1.0, abs=1e-3)
+    assert joint_factor("dunnett", 100, 8) == 1.0
+    assert joint_factor("range", 3, 1) == joint_factor("range", 3, 3)

@@ -20,7 +20,7 @@ from tipbench.errors import JudgedEnough, UsageError
 from tipbench.judging.request import SittingRequest
 from tipbench.records import ANSWERED, LAZY_KINDS, Rubric
 from tipbench.stats import Score, leaderboard, next_batch, p_best, spot_checks
-from tipbench.stats.batches import CERTAIN, HOPELESS
+from tipbench.stats.batches import CERTAIN, HOPELESS, find_certain
 from tipbench.stats.board import read_scores
 from tipbench.stats.gating import gate_is_open
 
@@ -424,9 +424,10 @@ def _check_gain(scores: Sequence[Score], champion: str | None) -> None:
     if champion is not None:
         if not gate_is_open(read_scores(scores), champion):
             raise JudgedEnough("judging more would not change the gate's answer: no arm can pass it any more")
-    elif scores and (chance := max(p_best(scores).values())) >= CERTAIN:
+    elif scores and find_certain(scores) is not None:
         raise JudgedEnough(
-            f"judging more would hardly change the winner: one arm is the best with a chance of {chance:.0%}"
+            "judging more would hardly change the winner: one arm is the best with a chance of "
+            f"{CERTAIN:.0%} or more, and no other one is tied with it"
         )
 
 

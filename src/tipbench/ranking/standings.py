@@ -35,7 +35,7 @@ from tipbench.ranking.records import (
 )
 from tipbench.records import CellFacts, Rubric
 from tipbench.stats import Alpha, Leaderboard, Score, agreement, leaderboard, p_best
-from tipbench.stats.board import compute_cells, read_scores
+from tipbench.stats.board import FEWEST_SCENARIOS, compute_cells, read_scores
 from tipbench.stats.sittings import Place
 
 # Two tiers on one board: which of them it rests on, and what the automatic judge is worth here.
@@ -167,8 +167,11 @@ def make_remarks(
 
 def _board_remarks(board: Leaderboard) -> list[str]:
     remarks: list[str] = []
-    if board.estimate and len(board.scenarios) < 2:
-        remarks.append(f"complete verdicts in {len(board.scenarios)} scenario: an interval needs at least 2")
+    if board.estimate and len(board.scenarios) < FEWEST_SCENARIOS:
+        remarks.append(
+            f"complete scenarios: {len(board.scenarios)}; "
+            f"an interval and P(best) need at least {FEWEST_SCENARIOS}"
+        )
     elif board.estimate and len(board.scenarios) < 4:
         remarks.append(f"only {len(board.scenarios)} scenarios are complete: scenarios are the sample size")
     if unsure := _not_apart(board):
@@ -282,6 +285,7 @@ class _Ranking:
 
     tier: BoardTier
     board: Leaderboard
+    rubric: Rubric
     chances: Mapping[str, float]
     tiers: Tiers
     evidence: Evidence
@@ -309,7 +313,7 @@ def make_report(
     rank = _rank_lazily if tier == "lazy" else _rank_automatically
     found = rank(evidence, compared, rubric=rubric, by=by)
     board = found.board
-    lines = [_standing(group, found, rubric, by=by) for group in _group(found, by)]
+    lines = [_standing(group, found, by=by) for group in _group(found, by)]
     lines.sort(key=lambda line: (line.place is None, line.place or 0, -(line.auto_composite or 0), line.name))
     return Report(
         experiment=experiment,
@@ -324,7 +328,7 @@ def make_report(
         highest=rubric.highest,
         winner=None if board.winner is None else str(board.winner),
         standings=tuple(lines),
-        pairs=_all_pairs(board),
+        pairs=_all_pairs(found),
         set_aside=tuple(sorted(str(arm) for arm in board.set_aside)) if board.estimate else (),
         remarks=(*left_out, *found.remarks),
         tiers=found.tiers,
@@ -342,6 +346,7 @@ def _rank_lazily(evidence: Evidence, compared: Sequence[StoredCell], *, rubric: 
     return _Ranking(
         tier="lazy",
         board=board,
+        rubric=rubric,
         chances=_chances(scores, board),
         tiers=weigh_tiers(evidence, scores, rubric=rubric),
         evidence=evidence,
@@ -363,6 +368,7 @@ def _rank_automatically(
     return _Ranking(
         tier="auto",
         board=board,
+        rubric=rubric,
         chances=_chances(scores, board),
         tiers=_weigh_judge(judge, counted, rubric),
         evidence=counted,
@@ -435,7 +441,7 @@ def _crossed(cells: Sequence[StoredCell], by: By) -> tuple[Sequence[StoredCell],
 
 
 def _chances(scores: Sequence[Score], board: Leaderboard) -> Mapping[str, float]:
-    """P(best) among the compared; nothing where there is no interval either."""
+    """P(best) among the compared; nothing where there is no interval either: below three scenarios."""
     if board.variance is None:
         return {}
     found = p_best([score for score in scores if score.arm in board.estimate])
@@ -475,8 +481,8 @@ def _by_name(
     return found
 
 
-def _standing(group: _Group, found: _Ranking, rubric: Rubric, *, by: By) -> Standing:
-    board, name, facts = found.board, group.name, group.cells[0].facts
+def _standing(group: _Group, found: _Ranking, *, by: By) -> Standing:
+    board, rubric, name, facts = found.board, found.rubric, group.name, group.cells[0].facts
     ranked = list(board.estimate)
     place = ranked.index(name) + 1 if name in ranked else None
     ranks = board.rank_sets.get(name) if len(ranked) > 1 else None
@@ -489,7 +495,7 @@ def _standing(group: _Group, found: _Ranking, rubric: Rubric, *, by: By) -> Stan
         verdicts=len(group.ranking),
         failures_drawn=group.failures,
         composite=board.estimate.get(name),
-        against_best=_against_best(name, board),
+        against_best=_against_best(name, found),
         parts=_parts(group, rubric),
         cells=len(group.cells),
         candidates=sum(len(cell.facts.slots) for cell in group.cells),
@@ -533,24 +539,26 @@ def _mean_composite(given: Sequence[CountedVerdict], rubric: Rubric) -> float | 
     return fmean(values) if values else None
 
 
-def _against_best(name: str, board: Leaderboard) -> Interval | None:
+def _against_best(name: str, found: _Ranking) -> Interval | None:
     """The difference to the best arm; for the best one to the second."""
-    ranked = [str(arm) for arm in board.estimate]
+    ranked = [str(arm) for arm in found.board.estimate]
     if name not in ranked or len(ranked) < 2:
         return None
-    return _interval(board, name, ranked[1] if name == ranked[0] else ranked[0])
+    return _interval(found, name, ranked[1] if name == ranked[0] else ranked[0])
 
 
-def _all_pairs(board: Leaderboard) -> tuple[Interval, ...]:
-    pairs = combinations([str(arm) for arm in board.estimate], 2)
-    return tuple(found for a, b in pairs if (found := _interval(board, a, b)) is not None)
+def _all_pairs(found: _Ranking) -> tuple[Interval, ...]:
+    pairs = combinations([str(arm) for arm in found.board.estimate], 2)
+    return tuple(pair for a, b in pairs if (pair := _interval(found, a, b)) is not None)
 
 
-def _interval(board: Leaderboard, name: str, to: str) -> Interval | None:
-    pair = board.pairs[name, to]
+def _interval(found: _Ranking, name: str, to: str) -> Interval | None:
+    """It ends where the rubric does: no two arms can be further apart."""
+    pair, most = found.board.pairs[name, to], found.rubric.highest - found.rubric.lowest
     if not (isfinite(pair.low) and isfinite(pair.high)):
         return None
-    return Interval(name=name, to=to, difference=pair.difference, low=pair.low, high=pair.high)
+    low, high = max(pair.low, min(-most, pair.difference)), min(pair.high, max(most, pair.difference))
+    return Interval(name=name, to=to, difference=pair.difference, low=low, high=high)
 
 
 def _mean_metric(cells: Iterable[StoredCell], name: str) -> float | None:

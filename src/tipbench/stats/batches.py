@@ -6,14 +6,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tipbench.stats.board import Bools, Floats, Ints, ScoreLike, Table, auto_lead, compute_cells, read_scores
+from tipbench.stats.board import (
+    Bools,
+    Floats,
+    Ints,
+    ScoreLike,
+    Table,
+    auto_lead,
+    compute_cells,
+    find_sole_first,
+    read_scores,
+)
 from tipbench.stats.gating import gate_is_open
 
-INTERACTION = 0.15
-"""Variance of what one arm makes of one scenario, as a share of a single verdict's variance."""
 DRAWS = 4000
-_SPREADS = np.linspace(0.05, 2.0, 40) ** 2
-"""Variances of the arms that are thought possible, as shares of a single verdict's variance."""
+_SPREADS = np.linspace(0.05, 2.0, 40)
+"""Standard deviations of the arms that are thought possible, in those of a single verdict."""
+_UNEVENNESS = np.geomspace(0.01, 100.0, 13)
+"""Variances of what one arm makes of one scenario that are thought possible, as shares of a candidate's."""
+USUAL_SPREAD = 1.0
+"""Half-normal: arms seldom differ by more than their verdicts do. It matters while scenarios are few."""
+USUAL_UNEVENNESS, UNEVENNESS_FACTOR = 0.3, 6.0
+"""Log-normal: this, give or take this factor. One verdict a cell says nothing of it, several do."""
 
 
 def p_best(scores: Iterable[ScoreLike], seed: int = 0) -> dict[Hashable, float]:
@@ -30,36 +44,43 @@ def p_best(scores: Iterable[ScoreLike], seed: int = 0) -> dict[Hashable, float]:
 def best_chances(table: Table, *, seed: int) -> Floats:
     """The probability of being the best, in the table's order of arms.
 
-    A mixed model: arm effects with a spread that the data decide, one level per scenario and sitting, so that
-    a harsh sitting moves nothing, arm × scenario effects, and the auto judge's lead within the cell.
+    A mixed model: arm effects, one level per scenario and sitting, so that a harsh sitting moves nothing,
+    arm × scenario effects, and the auto judge's lead within the cell. How much arms differ, how unevenly they
+    do over scenarios and how noisy verdicts are is drawn too: few scenarios know none of the three.
     """
     arms = len(table.arms)
     seen = _within_blocks(table) if np.isfinite(table.lazy).any() else None
-    if seen is None or seen.freedom <= 0 or seen.scatter <= 1e-12:
+    if seen is None or seen.freedom <= 0 or seen.scatter.max() <= 1e-12:
         return np.full(arms, 1.0 / max(arms, 1))
     strength, axes = np.linalg.eigh(seen.information)
-    strength = np.maximum(strength, 0.0)
-    along = axes.T @ seen.pull
-    precision = strength + 1.0 / _SPREADS[:, None]
-    scatter = np.maximum(seen.scatter - (along**2 / precision).sum(axis=1), 1e-12 * seen.scatter)
-    evidence = -0.5 * np.log(precision * _SPREADS[:, None]).sum(axis=1) - 0.5 * seen.freedom * np.log(scatter)
-    weight = np.exp(evidence - evidence.max())
+    along = np.einsum("rga,rg->ra", axes, seen.pull)
+    # Unevenness × spread × arms: every pair of the two is a model, weighed by how well it fits the verdicts.
+    spreads = _SPREADS**2 * (1.0 + _UNEVENNESS[:, None])
+    precision = np.maximum(strength, 0.0)[:, None, :] + 1.0 / spreads[..., None]
+    explained = (along[:, None, :] ** 2 / precision).sum(axis=2)
+    scatter = np.maximum(seen.scatter[:, None] - explained, 1e-12 * seen.scatter[:, None])
+    evidence = seen.evidence[:, None] - 0.5 * np.log(precision * spreads[..., None]).sum(axis=2)
+    evidence -= 0.5 * (seen.freedom * np.log(scatter) + (_SPREADS / USUAL_SPREAD) ** 2)
+    weight = np.exp(evidence - evidence.max()).ravel()
     random = np.random.default_rng(seed)
-    pick = random.choice(len(_SPREADS), size=DRAWS, p=weight / weight.sum())
-    noise = np.sqrt(scatter[pick] / random.chisquare(seen.freedom, DRAWS))
-    draws = along / precision[pick]
-    draws += noise[:, None] * random.standard_normal((DRAWS, arms)) / np.sqrt(precision[pick])
-    best = np.argmax(draws @ axes.T, axis=1)
-    return np.bincount(best, minlength=arms) / DRAWS
+    pick = random.choice(weight.size, size=DRAWS, p=weight / weight.sum())
+    uneven, spread = np.unravel_index(pick, scatter.shape)
+    noise = np.sqrt(scatter[uneven, spread] / random.chisquare(seen.freedom, DRAWS))
+    draws = along[uneven] / precision[uneven, spread]
+    draws += noise[:, None] * random.standard_normal((DRAWS, arms)) / np.sqrt(precision[uneven, spread])
+    best = [np.argmax(draws[uneven == at] @ axes[at].T, axis=1) for at in np.unique(uneven)]
+    return np.bincount(np.concatenate(best), minlength=arms) / DRAWS
 
 
 @dataclass(frozen=True)
 class _Evidence:
-    """What the verdicts say about the arms once the level of every block is taken out."""
+    """What the verdicts say about the arms once the level of every block is taken out, per unevenness."""
 
     information: Floats
     pull: Floats
-    scatter: float
+    scatter: Floats
+    evidence: Floats
+    """The logarithm of how well it fits, but for what arms and noise explain."""
     freedom: float
 
 
@@ -68,32 +89,40 @@ def _within_blocks(table: Table) -> _Evidence:
     cells = compute_cells(table)
     y = table.lazy - cells.slope * auto_lead(table, cells.auto)
     arms, blocks = len(table.arms), 0
-    total = np.zeros((arms + 1, arms + 1))
+    total = np.zeros((len(_UNEVENNESS), arms + 1, arms + 1))
+    evidence = -0.5 * (np.log(_UNEVENNESS / USUAL_UNEVENNESS) / np.log(UNEVENNESS_FACTOR)) ** 2
     for scenario in np.unique(table.scenario[judged]):
         rows = judged[table.scenario[judged] == scenario]
         sitting = np.unique(table.sitting[rows], return_inverse=True)[1]
         blocks += int(sitting.max()) + 1
-        total += _within_scenario(
+        products, fits = _within_scenario(
             y[rows], np.eye(arms)[table.arm[rows]], np.eye(int(sitting.max()) + 1)[sitting]
         )
+        total, evidence = total + products, evidence + fits
     return _Evidence(
-        information=total[:arms, :arms],
-        pull=total[:arms, arms],
-        scatter=float(total[arms, arms]) + cells.coarseness,
+        information=total[:, :arms, :arms],
+        pull=total[:, :arms, arms],
+        scatter=total[:, arms, arms] + cells.coarseness,
+        evidence=evidence,
         freedom=float(len(judged) - blocks),
     )
 
 
-def _within_scenario(y: Floats, arm: Floats, block: Floats) -> Floats:
-    """Weighted products of arms and verdicts of one scenario, less what the levels of its blocks explain."""
+def _within_scenario(y: Floats, arm: Floats, block: Floats) -> tuple[Floats, Floats]:
+    """Weighted products of arms and verdicts of one scenario, less what the levels of its blocks explain.
+
+    And the logarithm of how well each unevenness fits, as far as it does not depend on the verdicts.
+    """
     columns = np.hstack([arm, y[:, None], block])
     # Verdicts of one cell share its arm × scenario effect: their common part counts for less.
-    inside = arm.T @ columns
-    weight = INTERACTION / (1.0 + INTERACTION * arm.sum(axis=0))
-    products: Floats = columns.T @ columns - inside.T @ (inside * weight[:, None])
+    inside, uneven = arm.T @ columns, _UNEVENNESS[:, None]
+    shared = 1.0 + uneven * arm.sum(axis=0)
+    weighted = (uneven / shared)[:, :, None] * inside
+    products: Floats = columns.T @ columns - inside.T @ weighted
     kept = int(arm.shape[1]) + 1
-    levels = np.linalg.solve(products[kept:, kept:], products[kept:, :kept])
-    return products[:kept, :kept] - products[:kept, kept:] @ levels
+    levels = np.linalg.solve(products[:, kept:, kept:], products[:, kept:, :kept])
+    fits = -0.5 * np.log(shared).sum(axis=1) - 0.5 * np.linalg.slogdet(products[:, kept:, kept:])[1]
+    return products[:, :kept, :kept] - products[:, :kept, kept:] @ levels, fits
 
 
 FIRST_BLOCKS = 2
@@ -124,7 +153,7 @@ def next_batch(
     left out: the gate compares in blocks of all arms, and others bring its answer no sooner.
 
     Nothing is suggested when everything is judged, or when it is decided: with a champion once the gate
-    cannot promote anybody over it any more, without one once an arm is the best with a chance of 95 %.
+    cannot promote anybody over it any more, without one once the best arm is certain (`find_certain`).
     `pending` are candidates (arm, scenario, candidate) that are with a judge already: not suggested again,
     and counted as judged soon.
 
@@ -142,7 +171,7 @@ def next_batch(
     else:
         # The seed draws candidates only: whether an arm is dropped must not depend on it.
         chances = best_chances(table, seed=0)
-        contenders, decided = _contenders(chances), bool(chances.max() >= CERTAIN)
+        contenders, decided = _contenders(chances), _certain(table, chances) is not None
     chosen: list[Next] = []
     while len(chosen) < k:
         begun = plan.whole_blocks() >= FIRST_BLOCKS
@@ -153,6 +182,24 @@ def next_batch(
             break
         chosen += plan.draw(block)
     return chosen
+
+
+def find_certain(scores: Iterable[ScoreLike]) -> Hashable | None:
+    """The arm that more verdicts would hardly dethrone: best with a chance of 95 %, and nobody tied with it.
+
+    The chance alone rests on a model; the tie group does not, and asks for at least three scenarios.
+
+    Raises:
+        BadScores: a score is not a finite number, or one candidate has two scores of one tier.
+    """
+    table = read_scores(scores)
+    at = _certain(table, best_chances(table, seed=0))
+    return None if at is None else table.arms[at]
+
+
+def _certain(table: Table, chances: Floats) -> int | None:
+    top = int(np.argmax(chances))
+    return top if chances[top] >= CERTAIN and find_sole_first(table) == top else None
 
 
 def _contenders(chances: Floats) -> Bools:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tipbench.errors import UsageError
-from tipbench.stats.quantiles import Floats, dunnett_quantile, t_quantile, tukey_quantile
+from tipbench.stats.quantiles import Floats, Kind, dunnett_quantile, joint_factor, t_quantile, tukey_quantile
 
 Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
@@ -193,6 +193,8 @@ class Cells:
     """Mean of the auto scores, NaN where there is none."""
     slope: float
     """How much of a candidate's auto lead over its cell counts."""
+    freedom: float
+    """What was left to fit the slope from; infinite where none was fitted."""
     coarseness: float
     """The variance that one verdict has from the step of the scale alone: nobody can be surer than that."""
 
@@ -202,7 +204,7 @@ def compute_cells(table: Table) -> Cells:
     judged, has_auto = np.isfinite(table.lazy), np.isfinite(table.auto)
     auto = _cell_means(table, table.auto, has_auto)
     lead = auto_lead(table, auto)
-    slope = _common_slope(table, lead, judged)
+    slope, freedom = _common_slope(table, lead, judged)
     everything = np.ones(len(table.arm), dtype=bool)
     return Cells(
         values=_cell_means(table, table.lazy - slope * lead, judged),
@@ -210,6 +212,7 @@ def compute_cells(table: Table) -> Cells:
         generated=_count(table, everything),
         auto=auto,
         slope=slope,
+        freedom=freedom,
         coarseness=_coarseness(table.lazy[judged]),
     )
 
@@ -242,19 +245,21 @@ def block_of(table: Table, rows: Bools) -> Ints:
     return np.unique(key, return_inverse=True)[1].astype(np.intp)
 
 
-def _common_slope(table: Table, lead: Floats, judged: Bools) -> float:
+def _common_slope(table: Table, lead: Floats, judged: Bools) -> tuple[float, float]:
+    """The slope, and the verdicts beyond those that arms and blocks use up; 0 and infinite without a fit."""
     if not judged.any() or not lead[judged].any():
-        return 0.0
+        return 0.0, math.inf
     # Blocks, not scenarios: a sitting that is harsher by a constant must not move the slope either.
     arm, block = table.arm[judged], block_of(table, judged)
-    if len(arm) - len(np.unique(arm)) - len(np.unique(block)) < ENOUGH_TO_FIT:
-        return 0.0
+    freedom = len(arm) - len(np.unique(arm)) - len(np.unique(block))
+    if freedom < ENOUGH_TO_FIT:
+        return 0.0, math.inf
     x = take_out_arm_and_block(lead[judged], arm, block)
     y = take_out_arm_and_block(table.lazy[judged], arm, block)
     spread = float(x @ x)
     if spread <= 1e-12 * float(lead[judged] @ lead[judged]):
-        return 0.0
-    return float(x @ y) / spread
+        return 0.0, math.inf
+    return float(x @ y) / spread, float(freedom)
 
 
 def _coarseness(verdicts: Floats) -> float:
@@ -334,6 +339,8 @@ def _candidate_columns(valued: Bools, keep: int | None) -> list[Bools]:
 
 PRIOR_DF = 3.0
 """How many scenarios' worth of trust an arm's own variance shares with all arms' variance."""
+FEWEST_SCENARIOS = 3
+"""With two, the scatter is one number: an interval would be wider than any scale."""
 ROUNDING = 1e-9
 
 
@@ -386,9 +393,11 @@ class Differences:
     means: Floats
     lead: Floats
     error: Floats
-    """Standard errors; infinite with fewer than two scenarios."""
+    """Standard errors; infinite with fewer than three scenarios."""
     df: Floats
     variance: float | None
+    slack: float
+    """How many times wider a statement about all arms at once is, for the slope was fitted to them all."""
 
 
 def leaderboard(scores: Iterable[ScoreLike], alpha: float = 0.05) -> Leaderboard:
@@ -410,6 +419,15 @@ def leaderboard(scores: Iterable[ScoreLike], alpha: float = 0.05) -> Leaderboard
         set_aside=tuple(arm for arm in table.arms if arm not in names),
         variance=found.variance,
     )
+
+
+def find_sole_first(table: Table, alpha: float = 0.05) -> int | None:
+    """The number of the only arm tied for first, if there is somebody to beat and an interval."""
+    found = compare_arms(compute_cells(table))
+    if found.variance is None:
+        return None
+    first = np.flatnonzero(_tied_for_first(found, alpha))
+    return int(found.arms[first[0]]) if len(first) == 1 else None
 
 
 def compare_arms(cells: Cells, *, keep: int | None = None) -> Differences:
@@ -435,13 +453,15 @@ def compare_arms(cells: Cells, *, keep: int | None = None) -> Differences:
         error=np.sqrt(total / max(scenarios, 1)),
         df=np.full((arms, arms), max(scenarios - 1.0, 1.0)) if arms == 2 else df,
         variance=pooled,
+        # The slope explains some of the noise away, and is off by as much for all arms together.
+        slack=math.sqrt(1.0 + 2.0 / cells.freedom),
     )
 
 
 def _arm_variances(values: Floats, *, least: float) -> tuple[Floats, float | None]:
     """Each arm's own variance, shrunk towards the common one, and the common one."""
     arms, scenarios = len(values), int(values.shape[1])
-    if arms < 2 or scenarios < 2:
+    if arms < 2 or scenarios < FEWEST_SCENARIOS:
         return np.full(arms, np.inf), None
     additive = values.mean(axis=1, keepdims=True) + values.mean(axis=0, keepdims=True) - values.mean()
     squares = (values - additive) ** 2
@@ -467,12 +487,17 @@ def _intervals(
 
 
 def _tied_for_first(found: Differences, alpha: float) -> Bools:
-    reach = dunnett_quantile(len(found.arms), found.df, alpha) * found.error
+    reach = dunnett_quantile(len(found.arms), found.df, alpha) * _joint_error(found, "dunnett")
     return np.asarray((found.lead + reach >= -ROUNDING).all(axis=1))
 
 
+def _joint_error(found: Differences, kind: Kind) -> Floats:
+    """The standard errors to take where one statement is about all arms."""
+    return found.error * found.slack * joint_factor(kind, len(found.arms), len(found.scenarios))
+
+
 def _rank_sets(found: Differences, names: list[Hashable], alpha: float) -> dict[Hashable, Ranks]:
-    reach = tukey_quantile(len(names), found.df, alpha) / np.sqrt(2.0) * found.error
+    reach = tukey_quantile(len(names), found.df, alpha) / np.sqrt(2.0) * _joint_error(found, "range")
     ahead = found.lead > reach + ROUNDING
     worse, better = ahead.sum(axis=1), ahead.sum(axis=0)
     return {name: Ranks(1 + int(better[g]), len(names) - int(worse[g])) for g, name in enumerate(names)}

@@ -34,6 +34,44 @@ def tukey_quantile(arms: int, df: Floats | float, alpha: float) -> Floats:
     return _studentised("range", max(arms, 2), alpha, df)
 
 
+def joint_factor(kind: Kind, arms: int, scenarios: int) -> float:
+    """How much the quantiles over all arms fall short of the method's own standard errors.
+
+    They count with one standard error that all pairs share. Here every arm has its own, partly from the
+    common variance, which few arms and scenarios know badly: the largest of many leads has a small error.
+    """
+    if arms < 3:
+        return 1.0
+    few = -1.0 / (max(scenarios, 3) - 1.0)
+    by_arms = np.array([np.interp(few, -_FEW_SCENARIOS, np.array(row, float)) for row in _EXCESS[kind]])
+    return 1.0 + float(np.interp(-1.0 / (arms - 1.0), -_FEW_ARMS, by_arms)) / 1000.0
+
+
+_FEW_ARMS = 1.0 / (np.array([3, 4, 5, 6, 8, 12, 24]) - 1.0)
+_FEW_SCENARIOS = np.append(1.0 / (np.array([3, 4, 5, 6, 8, 12, 24, 48]) - 1.0), 0.0)
+_EXCESS: dict[Kind, tuple[tuple[int, ...], ...]] = {
+    "dunnett": (
+        (193, 107, 80, 60, 49, 38, 25, 15, 0),
+        (116, 62, 48, 42, 38, 32, 18, 11, 0),
+        (59, 43, 37, 32, 26, 24, 18, 8, 0),
+        (40, 30, 24, 22, 20, 20, 15, 8, 0),
+        (1, 2, 6, 8, 12, 11, 9, 4, 0),
+        (0, 0, 0, 0, 1, 4, 9, 4, 0),
+        (0, 0, 0, 0, 0, 8, 9, 5, 0),
+    ),
+    "range": (
+        (290, 150, 115, 90, 72, 54, 33, 17, 0),
+        (166, 102, 81, 71, 58, 47, 26, 16, 0),
+        (103, 65, 58, 52, 47, 41, 26, 12, 0),
+        (57, 42, 38, 38, 36, 31, 24, 11, 0),
+        (8, 8, 10, 16, 22, 28, 21, 10, 0),
+        (0, 0, 0, 0, 8, 20, 17, 12, 0),
+        (0, 0, 0, 0, 0, 6, 14, 9, 0),
+    ),
+}
+"""Thousandths, by arms and scenarios, at 5 %: `python -m benchmarks.joint_factors`."""
+
+
 def dunnett_tail(arms: int, value: float) -> float:
     """The chance that the largest of `arms` − 1 leads over a common arm exceeds the value; variance known."""
     return float(np.interp(value, _REACH, _tail("dunnett", max(arms - 1, 1))))
