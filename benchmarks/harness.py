@@ -31,6 +31,7 @@ from tipbench.grid import Cell, prepare_grid
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 from tipbench.tracking.runs import Experiment
+from tipbench.tracking.search import TextCache
 from tipbench.tracking.tracking import open_managed_folder
 
 CELLS = 400
@@ -40,6 +41,9 @@ ROUNDS = 3
 
 class Dropping:
     """A store that keeps nothing: what is left is the harness without MLflow."""
+
+    def __init__(self, folder: Path) -> None:
+        self.text_cache = TextCache(folder)
 
     def read_runs(self, _: Experiment) -> list[object]:
         return []
@@ -219,7 +223,7 @@ def main() -> None:
             with open_tracking(settings) as tracking:
                 for number in range(ROUNDS):
                     experiment = tracking.ensure_experiment(f"harness-{number}")
-                    dropping = cast(Tracking, Dropping())
+                    dropping = cast(Tracking, Dropping(home / "dropped"))
                     for what, seconds in (
                         ("bare httpx2 loop", measure_bare(url, cells)),
                         ("collect, nothing stored", measure_collect(settings, cells, dropping, experiment)),

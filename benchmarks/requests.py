@@ -178,7 +178,7 @@ def tell(sides: list[Side], *, counted: slice) -> None:
     print("| --- " * 4 + "|")
     for name, rounds in sides[-1].rounds.items():
         kinds = [side.rounds[name][-1].kinds for side in sides if name in side.rounds]
-        for kind in sorted(set().union(*kinds)) if len(kinds) == len(sides) else ():
+        for kind in sorted({kind for each in kinds for kind in each}) if len(kinds) == len(sides) else ():
             print(f"| {name} | {kind} | {kinds[0][kind]} | {rounds[-1].kinds[kind]} |")
 
 

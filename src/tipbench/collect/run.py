@@ -49,7 +49,8 @@ HAND_OVER_SECONDS = 20.0
 class Plan:
     """What a collect will do: cells that are there, cells to take over, cells to generate.
 
-    `close_reason` says why judging of the experiment was ended, if it was.
+    `close_reason` says why judging of the experiment was ended, if it was; `packs` are the hashes of those
+    that are there, among `runs` runs in all.
     """
 
     cells: tuple[Cell, ...]
@@ -57,6 +58,8 @@ class Plan:
     reusable: Mapping[str, StoredCell]
     missing: tuple[Cell, ...]
     close_reason: str | None = None
+    packs: frozenset[str] = frozenset()
+    runs: int = 0
 
     @property
     def to_generate(self) -> list[Cell]:
@@ -114,6 +117,8 @@ def plan_collect(
         reusable=reusable,
         missing=missing,
         close_reason=evidence.close_reason,
+        packs=frozenset(cell.pack.hash for cell in cells[:1] if find_pack_run(here, cell.pack.hash)),
+        runs=len(here),
     )
 
 
@@ -161,7 +166,7 @@ def collect_cells(
         EngineUnavailable: the engine is gone; nothing more can be generated.
     """
     if plan.cells:
-        _store_pack(plan.cells[0].pack, store)
+        _store_pack(plan.cells[0].pack, plan, store)
     for cell in plan.to_reuse:
         yield _reuse_cell(cell, plan.reusable[cell.key], store)
     for model, group in groupby(plan.to_generate, key=lambda cell: cell.model):
@@ -274,8 +279,7 @@ class Collection:
         tracking = self.store.tracking
         report = tracking.flush()
         if not report.left_in_journal:
-            # Into the cache now: the first compare then asks for next to nothing.
-            tracking.read_runs(self.store.experiment)
+            tracking.fill_cache(self.store.experiment, runs=self.plan.runs + len(self.plan.missing))
         return report
 
 
@@ -397,6 +401,8 @@ def _store_cell(
     store.tracking.submit(write.model_copy(update={"tags": write.tags | tags}))
 
 
-def _store_pack(pack: Pack, store: CellStore) -> None:
-    if find_pack_run(store.tracking.read_runs(store.experiment), pack.hash) is None:
+def _store_pack(pack: Pack, plan: Plan, store: CellStore) -> None:
+    # Known here by its hash: nobody on this machine has to fetch it.
+    store.tracking.text_cache.keep(pack.hash, pack.files)
+    if pack.hash not in plan.packs:
         store.tracking.submit(pack_write(pack, write=blank_write(store.experiment, store.stamps)))

@@ -121,7 +121,8 @@ def deliver_parcel(rest: Rest, parcel: PendingWrite) -> str:
     for tags in _in_batches(fallback):
         rest.tell("runs/log-batch", {"run_id": parcel.run_id, "tags": _pairs(tags)})
     facts = stamped_batch(rest, parcel.run_id, stamp=parcel.stamp, write=parcel.write)
-    rest.tell("runs/log-batch", facts)
+    if parcel.write.has_facts or fallback:
+        rest.tell("runs/log-batch", facts)
     if parcel.write.end_time:
         body = {"run_id": parcel.run_id, "status": "FINISHED", "end_time": parcel.write.end_time}
         rest.tell("runs/update", body)

@@ -341,6 +341,11 @@ class Write(Record):
     tags: dict[str, str] = Field(default_factory=dict[str, str])
     end_time: int = 0
 
+    @property
+    def has_facts(self) -> bool:
+        """Whether there is more than texts: a run that gets a text alone shows readers nothing new."""
+        return bool(self.params or self.metrics or self.tags)
+
 
 def blank_write(experiment: Experiment, stamps: Stamps) -> Write:
     """An empty write into the experiment, with an attempt id of its own."""

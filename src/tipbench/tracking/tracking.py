@@ -52,7 +52,7 @@ from tipbench.tracking.runs import (
     prepare_write,
     trace_body,
 )
-from tipbench.tracking.search import RunCache, TextCache, find_runs, read_runs
+from tipbench.tracking.search import SMALL, RunCache, TextCache, find_runs, read_runs
 from tipbench.web import check_encrypted, split_credentials
 
 PATIENCE_SECONDS = 60.0
@@ -153,6 +153,14 @@ class Tracking:
         """
         path = self._home / "cache" / f"{content_hash([self._server, experiment.uid])}.db"
         return read_runs(self._rest, experiment, cache=RunCache(path), fresh=fresh)
+
+    def fill_cache(self, experiment: Experiment, *, runs: int) -> None:
+        """Reads what was just stored, so that the next read asks for next to nothing; `runs` are there now.
+
+        A small experiment is read whole every time: it has no use for it.
+        """
+        if runs > SMALL:
+            self.read_runs(experiment)
 
     def search_runs(
         self,
