@@ -48,6 +48,10 @@ class Bench:
     """Read everything, without the cache."""
     keys: dict[str, BlindKey] = field(default_factory=dict[str, BlindKey], repr=False)
     """Blind keys that were read, by run: they never change."""
+    texts: dict[str, tuple[Candidate, ...]] = field(
+        default_factory=dict[str, tuple[Candidate, ...]], repr=False
+    )
+    """Candidates that were read, by run: they never change either."""
     looks: Looks | None = None
     """What judges saw of arms, where that is known."""
 
@@ -224,17 +228,13 @@ class Bench:
     def candidates_of(self, cell: StoredCell) -> tuple[Candidate, ...]:
         """The texts of a cell, read once."""
         run = cell.run
-        if run.run_id not in self._candidates:
+        if run.run_id not in self.texts:
             text = self.read_artifact(run, CANDIDATES_FILE)
-            self._candidates[run.run_id] = read_candidates(run, text)
-        return self._candidates[run.run_id]
+            self.texts[run.run_id] = read_candidates(run, text)
+        return self.texts[run.run_id]
 
     @cached_property
     def _reasons(self) -> dict[str, dict[tuple[str, int], str]]:
-        return {}
-
-    @cached_property
-    def _candidates(self) -> dict[str, tuple[Candidate, ...]]:
         return {}
 
     def read_artifact(self, run: Run, path: str) -> str:

@@ -42,6 +42,7 @@ TAG_ROOM = 7_000
 
 _verdicts = TypeAdapter(tuple[Verdict, ...])
 _candidates = TypeAdapter(tuple[Candidate, ...])
+_marks = TypeAdapter(dict[int, str])
 
 
 class CellScores(Record):
@@ -233,15 +234,30 @@ def pack_verdicts(sitting: str, n: int, verdicts: Sequence[Verdict]) -> dict[str
     """The verdict tags of one submission on one cell; never cut, split where a tag would be too long."""
     rows = [verdict.model_dump_json(exclude_defaults=True) for verdict in verdicts]
     parts: list[list[str]] = [[]]
-    for row in rows:
-        if parts[-1] and sum(map(len, parts[-1])) + len(parts[-1]) + len(row) > TAG_ROOM:
+    marks: list[dict[int, str]] = [{}]
+    room = TAG_ROOM
+    for verdict, row in zip(verdicts, rows, strict=True):
+        mark = {verdict.slot: verdict.shared} if verdict.shared else {}
+        size = len(row) + len(_pack_marks(mark)) + 1
+        if parts[-1] and size > room:
             parts.append([])
+            marks.append({})
+            room = TAG_ROOM
         parts[-1].append(row)
+        marks[-1] |= mark
+        room -= size
     head = f'"schema":{SCHEMA},"count":{len(rows)},"hash":"{content_hash(rows)}"'
     return {
-        f"verdict:{sitting}:{n}" + (f".{index}" if index else ""): f'{{{head},"verdicts":[{",".join(part)}]}}'
-        for index, part in enumerate(parts)
+        f"verdict:{sitting}:{n}" + (f".{index}" if index else ""): (
+            f'{{{head}{_pack_marks(mark)},"verdicts":[{",".join(part)}]}}'
+        )
+        for index, (part, mark) in enumerate(zip(parts, marks, strict=True))
     }
+
+
+def _pack_marks(marks: Mapping[int, str]) -> str:
+    """Slot → mark of what was said once for equal texts; readers of before 2026-11-18 pass it over."""
+    return f',"shared":{json.dumps(marks, separators=(",", ":"))}' if marks else ""
 
 
 def unpack_verdicts(
@@ -269,6 +285,11 @@ def _join_verdicts(texts: Sequence[str]) -> tuple[Verdict, ...] | None:
         verdicts = _verdicts.validate_python([row for part in packed for row in part["verdicts"]])
         rows = [verdict.model_dump_json(exclude_defaults=True) for verdict in verdicts]
         honest = all(p["count"] == len(rows) and p["hash"] == content_hash(rows) for p in packed)
-    except (ValueError, KeyError, TypeError, ValidationError):
+        marks = {
+            slot: mark for p in packed for slot, mark in _marks.validate_python(p.get("shared", {})).items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, ValidationError):
         return None
+    if marks:
+        verdicts = tuple(v.model_copy(update={"shared": marks.get(v.slot, "")}) for v in verdicts)
     return verdicts if honest else None

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -34,6 +34,28 @@ class CountedVerdict:
     def place(self) -> tuple[str, int]:
         """Run id of the cell, and slot: which candidate it is on."""
         return self.cell.run.run_id, self.verdict.slot
+
+    @property
+    def item(self) -> tuple[str, str]:
+        """Sitting, and what the judge saw there: verdicts on equal texts are one item's."""
+        return self.sitting.facts.token, self.verdict.shared or f"{self.cell.run.run_id}:{self.verdict.slot}"
+
+
+Pair = TypeVar("Pair")
+
+
+def count_once(
+    pairs: Iterable[Pair], verdicts_of: Callable[[Pair], tuple[CountedVerdict, CountedVerdict]]
+) -> list[Pair]:
+    """The pairs without those in which something appears again that was said once, for equal texts."""
+    counted: set[tuple[str, str]] = set()
+    kept: list[Pair] = []
+    for pair in pairs:
+        items = {given.item for given in verdicts_of(pair)}
+        if counted.isdisjoint(items):
+            kept.append(pair)
+            counted |= items
+    return kept
 
 
 @dataclass(frozen=True)

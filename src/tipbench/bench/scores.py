@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Literal, TypeVar
 
 from tipbench.bench.cells import StoredCell
-from tipbench.bench.evidence import CountedVerdict, Evidence
+from tipbench.bench.evidence import CountedVerdict, Evidence, count_once
 from tipbench.bench.sittings import StoredSitting, read_grade
 from tipbench.records import ANSWERED, CellFacts, Rubric
 from tipbench.stats import Alpha, Noise, Score, ac1, fit_noise, krippendorff_alpha, level_shifts
@@ -215,6 +215,10 @@ class JudgedVerdict:
         return self.given.sitting.facts.tier == "auto"
 
 
+VerdictPair = tuple[JudgedVerdict, JudgedVerdict]
+"""What two judges said of one candidate."""
+
+
 @dataclass(frozen=True)
 class JudgeAgreement:
     """How far two judges agree on the candidates that both judged.
@@ -248,16 +252,21 @@ def sort_by_judge(said: Iterable[tuple[CountedVerdict, T]]) -> dict[str, dict[Ve
 
 
 def find_pairs(
-    given: Mapping[str, Mapping[VerdictPlace, T]],
-) -> Iterator[tuple[tuple[str, str], list[tuple[T, T]]]]:
-    """Every two judges who met, with what both said of the same candidates."""
+    given: Mapping[str, Mapping[VerdictPlace, JudgedVerdict]],
+) -> Iterator[tuple[tuple[str, str], list[VerdictPair]]]:
+    """Every two judges who met, with what both said of the same candidates; of equal texts once."""
     for first, second in combinations(sorted(given), 2):
         both = sorted(given[first].keys() & given[second].keys())
         if both:
-            yield (first, second), [(given[first][place], given[second][place]) for place in both]
+            pairs = ((given[first][place], given[second][place]) for place in both)
+            yield (first, second), count_once(pairs, _given)
 
 
-def measure_agreement(both: Sequence[tuple[JudgedVerdict, JudgedVerdict]]) -> JudgeAgreement:
+def _given(pair: VerdictPair) -> tuple[CountedVerdict, CountedVerdict]:
+    return pair[0].given, pair[1].given
+
+
+def measure_agreement(both: Sequence[VerdictPair]) -> JudgeAgreement:
     """What the pairs, at least one, say of the two judges."""
     automatic = any(said.automatic for pair in both for said in pair)
     composites = [(one.composite, other.composite) for one, other in both]
@@ -271,18 +280,18 @@ def measure_agreement(both: Sequence[tuple[JudgedVerdict, JudgedVerdict]]) -> Ju
     )
 
 
-def pair_tiers(evidence: Evidence, rubric: Rubric) -> list[tuple[JudgedVerdict, JudgedVerdict]]:
+def pair_tiers(evidence: Evidence, rubric: Rubric) -> list[VerdictPair]:
     """What the automatic judge and a lazy one said of the same candidates, in the order of `find_pairs`."""
     lazy = evidence.lazy_by_cell()
-    found: list[tuple[JudgedVerdict, JudgedVerdict]] = []
+    found: list[VerdictPair] = []
     for given in sorted(evidence.auto, key=lambda each: (each.cell.run.run_id, each.verdict.slot)):
         beside = lazy.get(given.cell.run.run_id, {}).get(given.verdict.slot)
         if beside is not None and not beside.verdict.failed:
             found.append((JudgedVerdict(given, rubric), JudgedVerdict(beside, rubric)))
-    return found
+    return count_once(found, _given)
 
 
-def _agree_on_flags(both: Sequence[tuple[JudgedVerdict, JudgedVerdict]]) -> dict[str, float]:
+def _agree_on_flags(both: Sequence[VerdictPair]) -> dict[str, float]:
     """Per flag, where it can be computed."""
     found: dict[str, float] = {}
     for flag in both[0][0].rubric.flags:
@@ -325,10 +334,14 @@ def read_noise(evidence: Evidence, rubric_of: Callable[[StoredCell], Rubric]) ->
             place = (given.sitting.judged_by, given.cell.run.run_id, given.verdict.slot)
             said.setdefault(place, []).append(given)
     changes: dict[tuple[str, str], list[float]] = {}
+    counted: set[tuple[object, object]] = set()
     for repeated in (each for each in said.values() if len(each) > 1):
         repeated.sort(key=lambda given: (given.sitting.closed_ms, given.sitting.facts.token))
         rubric = rubric_of(repeated[0].cell)
         for first, second in pairwise(repeated):
+            if (first.item, second.item) in counted:
+                continue  # Equal texts: said once, and said once again.
+            counted.add((first.item, second.item))
             between = (first.sitting.facts.token, second.sitting.facts.token)
             changes.setdefault(between, []).append(_composite(second, rubric) - _composite(first, rubric))
     return fit_noise(changes.values(), _read_offsets(evidence))

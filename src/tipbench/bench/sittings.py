@@ -68,7 +68,7 @@ class SittingFacts(Record):
 
 
 class KeyItem(Record):
-    """What an item id stands for: a slot of a cell, or an anchor."""
+    """What an item id stands for: a slot of a cell, or an anchor. Equal texts stand under one id."""
 
     id: str
     text_hash: str
@@ -91,6 +91,11 @@ class BlindKey(Record):
 
     items: tuple[KeyItem, ...]
     failed: tuple[FailedMember, ...] = ()
+
+    @property
+    def ids(self) -> set[str]:
+        """What the judge answers."""
+        return {item.id for item in self.items}
 
 
 class Answer(Record):

@@ -3,6 +3,7 @@
 The hidden anchors say how far the judge was off: a sitting that drifted too far is refused.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -304,13 +305,23 @@ Verdicts = Mapping[str, tuple[Verdict, ...]]
 
 
 def make_verdicts(key: BlindKey, answers: Mapping[str, Answer], *, drawn: Drawn) -> Verdicts:
-    """The verdicts that the answers amount to, by cell; drawn failures are among them without scores."""
+    """The verdicts that the answers amount to, by cell; drawn failures are among them without scores.
+
+    What was said of one item is said of every candidate with its text, each verdict marked as shared.
+    """
     found: dict[str, list[Verdict]] = {}
+    candidates = Counter(item.id for item in key.items if item.cell)
     for item in key.items:
         if item.cell and item.id in answers:
             answer = answers[item.id]
             verdict = Verdict(
-                slot=item.slot, block=item.block, drawn=drawn, scores=answer.scores, flags=answer.flags
+                slot=item.slot,
+                block=item.block,
+                drawn=drawn,
+                scores=answer.scores,
+                flags=answer.flags,
+                # Not the id itself: nothing on a cell joins with what a judge has before him.
+                shared=content_hash(item.id)[:8] if candidates[item.id] > 1 else "",
             )
             found.setdefault(item.cell, []).append(verdict)
     for member in key.failed if answers else ():
@@ -439,7 +450,7 @@ def apply_sections(filled: Sequence[_Filled], *, bench: Bench, close: bool) -> I
     for each in filled:
         sitting = _sitting_of(each, bench) if each.said.answers else _begun(each, bench)
         if sitting is None or (not each.said.answers and not close):
-            token, items = each.sitting.facts.token, len(each.said.key.items)
+            token, items = each.sitting.facts.token, len(each.said.key.ids)
             yield AppliedSection(token, each.judged_by, 0, items, "not begun")
         else:
             yield _apply_section(replace(each, sitting=sitting), bench=bench, close=close)
@@ -463,7 +474,7 @@ def _apply_section(each: _Filled, *, bench: Bench, close: bool) -> AppliedSectio
         closed, state = close_sitting(sitting, said, submissions=submissions, bench=bench)
         if outcome == "open":
             outcome = _outcome_of_close(closed, state, submissions)
-    return AppliedSection(sitting.facts.token, each.judged_by, len(answers), len(key.items), outcome)
+    return AppliedSection(sitting.facts.token, each.judged_by, len(answers), len(key.ids), outcome)
 
 
 def _outcome_of_close(closed: ClosedSitting, state: SittingState, submissions: tuple[int, ...]) -> str:

@@ -11,7 +11,7 @@ from statistics import median
 
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
-from tipbench.bench.evidence import CountedVerdict, Evidence
+from tipbench.bench.evidence import CountedVerdict, Evidence, count_once
 from tipbench.bench.measured import find_obstacle
 from tipbench.bench.plans import FixedPlan
 from tipbench.bench.scores import find_levels, make_scores
@@ -467,7 +467,14 @@ def read_checked(evidence: Evidence) -> list[tuple[CountedVerdict, CountedVerdic
     for given in (*evidence.lazy, *evidence.doubles):
         if given.sitting.facts.tier == "lazy" and not given.verdict.failed:
             lazy.setdefault(given.place, given)
-    return [(auto, lazy.get(auto.place)) for auto in evidence.auto]
+    both = [(auto, lazy[auto.place]) for auto in evidence.auto if auto.place in lazy]
+    # What was said once of equal texts is compared once.
+    counted = {auto.place for auto, _ in count_once(both, lambda pair: pair)}
+    return [
+        (auto, lazy.get(auto.place))
+        for auto in evidence.auto
+        if auto.place not in lazy or auto.place in counted
+    ]
 
 
 def score_pair(auto: CountedVerdict, lazy: CountedVerdict | None, rubric_of: RubricOf) -> Score:

@@ -27,12 +27,15 @@ from tipbench.judging.anchors import REST_SITTINGS, choose_anchors
 from tipbench.judging.draw import Block, Member, draw_sections, tell_late_arms
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.sheet import (
+    Appearance,
     LiveSitting,
     Section,
     Sheet,
     SheetItem,
     SheetScenario,
+    appearance_of,
     blind_text,
+    group_alike,
     make_id,
     make_ids,
     part_file,
@@ -119,12 +122,16 @@ def seed_source(stamps: Stamps) -> Callable[[], int]:
 
 @dataclass(frozen=True)
 class _Shown:
-    """One item before it has an id and a place."""
+    """One text before it has an id and a place."""
 
     scenario: str
     text: str
     flags: Mapping[str, bool]
     stands_for: KeyItem
+
+    @property
+    def appearance(self) -> Appearance:
+        return appearance_of(self.scenario, self.text, self.flags)
 
 
 def build_sitting(
@@ -137,27 +144,31 @@ def build_sitting(
     ]
     anchors = choose_anchors(
         material.anchors,
-        items_per_scenario=Counter(item.scenario for item in shown),
+        items_per_scenario=Counter(alike[0].scenario for alike in group_alike(shown)),
         seen=seen,
         rubric=material.rubric,
         rng=rng,
     )
     shown += [_show_anchor(anchor, material) for anchor in anchors]
-    rng.shuffle(shown)
+    # Grouped before they are shuffled: a text that is there often must not come early.
+    groups = group_alike(shown)
+    rng.shuffle(groups)
     labels = _label_scenarios(shown, material, rng)
-    ids = make_ids(len(shown), rng)
+    ids = make_ids(len(groups), rng)
     items = tuple(
         SheetItem(
             id=item_id,
-            scenario=labels[item.scenario].label,
-            text=item.text,
-            flags=dict(item.flags),
+            scenario=labels[alike[0].scenario].label,
+            text=alike[0].text,
+            flags=dict(alike[0].flags),
             scores={scale.name: None for scale in material.rubric.scales},
         )
-        for item_id, item in zip(ids, shown, strict=True)
+        for item_id, alike in zip(ids, groups, strict=True)
     )
     stand_for = tuple(
-        item.stands_for.model_copy(update={"id": item_id}) for item_id, item in zip(ids, shown, strict=True)
+        each.stands_for.model_copy(update={"id": item.id, "text_hash": content_hash(item.text)})
+        for item, alike in zip(items, groups, strict=True)
+        for each in alike
     )
     return Sitting(
         token=make_id(rng, length=12),
@@ -173,15 +184,13 @@ def build_sitting(
 def _show_member(member: Member, block: int, material: SittingMaterial) -> _Shown:
     candidate = material.candidate_of(member)
     text = blind_text(candidate.text, material.models)
-    key = KeyItem(
-        id="", text_hash=content_hash(text), block=block, cell=member.cell.run.run_id, slot=member.slot
-    )
+    key = KeyItem(id="", text_hash="", block=block, cell=member.cell.run.run_id, slot=member.slot)
     return _Shown(member.cell.facts.scenario_hash, text, candidate.flags, key)
 
 
 def _show_anchor(anchor: Anchor, material: SittingMaterial) -> _Shown:
     text = blind_text(anchor.text, material.models)
-    key = KeyItem(id="", text_hash=content_hash(text), anchor=anchor.id)
+    key = KeyItem(id="", text_hash="", anchor=anchor.id)
     return _Shown(anchor.scenario, text, compute_flags(anchor.text, material.rubric), key)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from pydantic import Field, StrictBool, StrictInt, ValidationError
 
@@ -159,6 +159,33 @@ def make_ids(count: int, rng: Random) -> list[str]:
     while len(ids) < count:
         ids[make_id(rng)] = None
     return list(ids)
+
+
+Appearance = tuple[object, ...]
+"""What a judge can tell a text by: two that appear alike are one item, whatever stands behind them."""
+
+
+class HasAppearance(Protocol):
+    """Something that is shown to a judge."""
+
+    @property
+    def appearance(self) -> Appearance: ...
+
+
+L = TypeVar("L", bound=HasAppearance)
+
+
+def appearance_of(scenario: str, text: str, flags: Mapping[str, bool]) -> Appearance:
+    """How a text appears under a scenario, by the hash of its content; blanks around it do not count."""
+    return scenario, text.strip(), *sorted(flags.items())
+
+
+def group_alike(shown: Iterable[L]) -> list[list[L]]:
+    """Those that appear alike together, each group in the place of its first."""
+    groups: dict[Appearance, list[L]] = {}
+    for each in shown:
+        groups.setdefault(each.appearance, []).append(each)
+    return list(groups.values())
 
 
 def blind_text(text: str, models: Iterable[str]) -> str:

@@ -41,7 +41,7 @@ from tipbench.judging.closing import grade_judge
 from tipbench.judging.draw import Member, draw_blocks
 from tipbench.judging.handout import gather_material, seed_source
 from tipbench.judging.service import Judging
-from tipbench.judging.sheet import blind_text, make_id, make_ids
+from tipbench.judging.sheet import Appearance, appearance_of, blind_text, make_id, make_ids
 from tipbench.records import Pack, Scenario, compute_flags, content_hash
 
 # What an automatic judge is handed: anchors, all as a rule, then what it did not judge yet, blind.
@@ -67,6 +67,10 @@ class AutoItem:
     scenario: Scenario
     text: str
     flags: Mapping[str, bool]
+
+    @property
+    def appearance(self) -> Appearance:
+        return appearance_of(self.scenario.hash, self.text, self.flags)
 
 
 class AutoItems:
@@ -109,21 +113,28 @@ def sittings_of(judge: JudgeModel, bench: Bench) -> list[StoredSitting]:
 def draw_key(
     judge: JudgeModel, bench: Bench, pack: Pack, *, rng: Random, sample: Sample | None = None
 ) -> BlindKey | None:
-    """A key over the anchors and, after them in random order, what waits for this judge; None if nothing."""
+    """A key over the anchors and, after them in random order, what waits for this judge; None if nothing.
+
+    Equal texts stand under one id: they are asked about once.
+    """
     waiting = _draw_waiting(judge, bench, rng, limit=sample.blocks if sample else None)
     if not waiting:
         return None
     rng.shuffle(waiting)
     known = len(pack.anchors)
     anchors = rng.sample(pack.anchors, min(sample.anchors, known) if sample else known)
-    names = iter(make_ids(len(anchors) + len(waiting), rng))
+    drawn = [
+        *(KeyItem(id="", text_hash=content_hash(a.text), anchor=a.id) for a in anchors),
+        *(KeyItem(id="", text_hash="", block=BLOCK, cell=m.cell.run.run_id, slot=m.slot) for m in waiting),
+    ]
+    items = AutoItems(bench, pack)
+    # Anchors stand apart: a judge that fails at them has said nothing of any candidate.
+    alike = [(item.anchor, (found := items.read(item)) and found.appearance) for item in drawn]
+    different = dict.fromkeys(alike)
+    ids = dict(zip(different, make_ids(len(different), rng), strict=True))
     return BlindKey(
-        items=(
-            *(KeyItem(id=next(names), text_hash=content_hash(a.text), anchor=a.id) for a in anchors),
-            *(
-                KeyItem(id=next(names), text_hash="", block=BLOCK, cell=m.cell.run.run_id, slot=m.slot)
-                for m in waiting
-            ),
+        items=tuple(
+            item.model_copy(update={"id": ids[text]}) for item, text in zip(drawn, alike, strict=True)
         )
     )
 
@@ -211,7 +222,7 @@ def _hand_out(judge: JudgeModel, bench: Bench, sample: Sample | None) -> str | N
         drawn="all",
         order_seed=seed,
         expires_ms=blank.start_time + LEASE_MS,
-        items=len(key.items),
+        items=len(key.ids),
         anchors=sum(bool(item.anchor) for item in key.items),
         blocks=1,
         judge_model=judge.name,
@@ -342,12 +353,13 @@ class _Work:
                     self._keep(item, found, scores)
 
     def _ask_all(self, items: Sequence[KeyItem]) -> None:
+        total = len(self.sitting.key.ids)
         for place, item in enumerate(items, start=1):
             if item.id not in self.answers and (found := self.sitting.items.read(item)) is not None:
                 self._ask(item, found)
                 if self.unstored >= max(BATCH_ITEMS, BATCH_SHARE * len(self.answers)) or self._is_time():
                     self._store()
-            self.auto.report(len(self.answers), len(self.sitting.key.items))
+            self.auto.report(len(self.answers), total)
             if (
                 item.anchor
                 and place >= FIRST_ANCHORS
