@@ -7,7 +7,6 @@ from itertools import count
 from pathlib import Path
 from random import Random
 from statistics import pstdev
-from typing import Any
 
 import pytest
 
@@ -141,16 +140,11 @@ def _open(bench: Bench, made: Sitting, key: BlindKey) -> str:
 def numbers_of(report: Report) -> dict[str, float]:
     """Every number on the lines of the board, by where it stands."""
     found: dict[str, float] = {}
-
-    def walk(value: Any, place: str) -> None:
-        if isinstance(value, dict):
-            for name, each in value.items():
-                walk(each, f"{place} · {name}")
-        elif isinstance(value, int | float):
-            found[place] = float(value)
-
     for line in report.standings:
-        walk(line.model_dump(), line.name)
+        values = line.model_dump()
+        for name, value in (values | (values["against_best"] or {}) | values["parts"]).items():
+            if isinstance(value, int | float):
+                found[f"{line.name} · {name}"] = float(value)
     return found
 
 
