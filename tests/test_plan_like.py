@@ -36,7 +36,10 @@ def test_the_variance_is_taken_from_the_earlier_experiment(cli: Cli, judged: str
     output = cli.ok(*design, "--like", judged).out
     lead = smallest_difference(Design(4, 20, 2), variance=seen.variance, auto=SilentJudge())
     assert f" 160 {lead:.2f} " in " ".join(output.split())
-    assert f"that of the earlier experiment: {seen.variance:.2f} with 2 verdicts a cell; σ 1.1, assumed" in output
+    assert (
+        f"that of the earlier experiment: {seen.variance:.2f} with 2 verdicts a cell; σ 1.1, assumed"
+        in output
+    )
     assert "the usual one (σ 1.1, assumed)" in " ".join(cli.ok(*design).out.split())
 
 
