@@ -18,8 +18,8 @@ from tipbench.tracking import Tracking
 
 @pytest.fixture
 def judged(cli: Cli, settings: Settings, tmp_path: Path, experiment_name: str) -> str:
-    """An experiment of two arms and two scenarios with every slot filled and every candidate judged."""
-    pack = write_small_pack(tmp_path / "pack")
+    """An experiment of two arms and three scenarios with every slot filled and every candidate judged."""
+    pack = write_small_pack(tmp_path / "pack", scenarios=3)
     (pack / "prompts" / "v2.md").write_text(PROMPT + "Be brief.\n", encoding="utf-8")
     asked = {"models": "smollm2", "prompts": "v1,v2", "n_tips": 2, "pack": str(pack)}
     collect_filled(settings.model_copy(update=asked | {"home": cli.home, "experiment": experiment_name}))
@@ -36,8 +36,11 @@ def test_the_variance_is_taken_from_the_earlier_experiment(cli: Cli, judged: str
     output = cli.ok(*design, "--like", judged).out
     lead = smallest_difference(Design(4, 20, 2), variance=seen.variance, auto=SilentJudge())
     assert f" 160 {lead:.2f} " in " ".join(output.split())
-    assert f"that of the earlier experiment: {seen.variance:.2f} with 2 verdicts a cell" in output
-    assert "the usual one" in cli.ok(*design).out
+    assert (
+        f"that of the earlier experiment: {seen.variance:.2f} with 2 verdicts a cell; σ 1.1, assumed"
+        in output
+    )
+    assert "the usual one (σ 1.1, assumed)" in " ".join(cli.ok(*design).out.split())
 
 
 def test_an_experiment_without_verdicts_is_refused(cli: Cli, collected: str) -> None:

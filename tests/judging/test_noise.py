@@ -8,12 +8,13 @@ import pytest
 
 from tests.judging.cells import LAZY, RUBRIC, given, make_cell, rubric_of, sitting
 from tipbench.bench.evidence import CountedVerdict, Evidence
-from tipbench.bench.scores import read_noise
+from tipbench.bench.scores import list_noises, read_noise
 from tipbench.bench.sittings import Answer, BlindKey, ClosedSitting, KeyItem, StoredDrift
 from tipbench.judging.closing import SittingAnswers, examine_sitting
 from tipbench.pack import builtin_pack
+from tipbench.ranking.standings import make_report
 from tipbench.records import compute_flags
-from tipbench.stats import Noise, fit_noise
+from tipbench.stats import CellVariance, Noise, fit_noise, usual_variance
 from tipbench.stats.sittings import OFFSET_SD, REPEAT_SD, REPEAT_SD_RANGE
 
 
@@ -54,26 +55,56 @@ def test_how_much_sittings_differ_is_fitted_from_ten() -> None:
     assert fit_noise([], [(0.1, 0.5)] * 10).offset_sd == 0.0
 
 
-def make_evidence(*, again_by: str) -> Evidence:
-    """Forty candidates judged twice: by anna, then by this judge with a change of 0 or 3 points."""
+def make_evidence(*, again_by: str, kind: str = "human", change: int = 3) -> Evidence:
+    """Forty candidates judged twice: by anna, then by this judge with a change of 0 or so many points."""
     cells = [make_cell(model="a", scenario=f"s{n}", slots="a") for n in range(40)]
     second = sitting("again", tier="lazy", drawn="second", judge=again_by)
-    second = replace(second, run=second.run.model_copy(update={"tags": {"tipbench.closed_ms": "9"}}))
+    facts = second.facts.model_copy(update={"judge_kind": kind})
+    run = second.run.model_copy(update={"tags": {"tipbench.closed_ms": "9"}})
+    second = replace(second, run=run, facts=facts)
     lazy = [given(cell, LAZY, 0, 8) for cell in cells]
-    doubles: list[CountedVerdict] = [given(cell, second, 0, 8 + 3 * (n % 2)) for n, cell in enumerate(cells)]
+    doubles: list[CountedVerdict] = [
+        given(cell, second, 0, 8 + change * (n % 2)) for n, cell in enumerate(cells)
+    ]
     drift = StoredDrift(offset=2.0, se=0.5, correction=1.0, slope=1.0, alarms=(), anchors=6, exact=False)
     sittings = [replace(LAZY, closed=ClosedSitting(blocks=(0,)), drift=drift)] * 12
     return Evidence(tuple(cells), (), tuple(sittings), tuple(lazy), tuple(doubles), None)
 
 
-def test_only_what_one_judge_said_twice_is_a_repeat() -> None:
-    own = read_noise(make_evidence(again_by="anna"), rubric_of)
-    assert (own.repeats, own.sittings) == (40, 12)
+@pytest.mark.parametrize("again_by", ["anna", "bert"])
+def test_what_judges_of_one_kind_said_twice_tells_their_noise(again_by: str) -> None:
+    own = read_noise(make_evidence(again_by=again_by), rubric_of, kind="human")
+    assert (own.rule.repeats, own.rule.sittings) == (40, 12)
     # Changes of 0 and 3 by turns: sd 1.5, with n − 1 a little more, over √2.
-    assert own.repeat_sd == pytest.approx(1.5 * (40 / 39) ** 0.5 / 2**0.5)
-    assert own.offset_sd == pytest.approx((4.0 - 0.25) ** 0.5)
-    other = read_noise(make_evidence(again_by="bert"), rubric_of)
-    assert (other.repeats, other.repeat_sd) == (0, REPEAT_SD)
+    assert own.repeat_sd == own.rule.repeat_sd == pytest.approx(1.5 * (40 / 39) ** 0.5 / 2**0.5)
+    assert own.rule.offset_sd == pytest.approx((4.0 - 0.25) ** 0.5)
+    assert own.told == "σ 1.07 from 40 doubles of human"
+
+
+def test_kinds_of_judges_are_not_mixed() -> None:
+    evidence = make_evidence(again_by="bert", kind="claude-code")
+    for kind, sittings in (("human", 12), ("claude-code", 0)):
+        found = read_noise(evidence, rubric_of, kind=kind)
+        assert (found.rule.repeats, found.repeat_sd, found.rule.sittings) == (0, REPEAT_SD, sittings)
+        assert found.told == "σ 1.1, assumed"
+    assert [each.kind for each in list_noises(evidence, rubric_of)] == ["human"]
+
+
+def test_quiet_judges_are_told_as_quiet_as_they_are_but_drift_believes_only_half_of_it() -> None:
+    quiet = read_noise(make_evidence(again_by="bert", change=1), rubric_of, kind="human")
+    assert quiet.told == "σ 0.36 from 40 doubles of human"
+    assert quiet.rule.repeat_sd == REPEAT_SD_RANGE[0]
+    report = make_report(make_evidence(again_by="bert", change=1), experiment="e", rubric=RUBRIC)
+    assert f"noise of a verdict by human: {quiet.told}" in report.remarks
+    assumed = make_report(make_evidence(again_by="bert", kind="claude-code"), experiment="e", rubric=RUBRIC)
+    assert "noise of a verdict by human: σ 1.1, assumed" in assumed.remarks
+
+
+def test_deeper_cells_help_quiet_judges_less() -> None:
+    usual, quiet = (CellVariance(3.0, 1.0), CellVariance(3.0, 1.0, repeat_sd=0.4))
+    assert [usual.at(1.0), quiet.at(1.0)] == pytest.approx([3.0, 3.0])
+    assert usual.at(5.0) == pytest.approx(3.0 * usual_variance(5.0) / usual_variance(1.0))
+    assert quiet.at(5.0) > usual.at(5.0)
 
 
 def test_the_close_counts_with_the_noise_there_is() -> None:

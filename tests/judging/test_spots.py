@@ -180,7 +180,7 @@ def test_spot_checks_feed_delta_and_never_the_board(cli: Cli, mlflow_url: str, c
     text = cli.ok("judge", "judges", "--experiment", checked, "--delta", "0.5").out
     assert "Δ 0.50 (set) for auto − lazy," in text
     assert "less the bias" in text
-    assert "σ 1.10 (the usual; 0 repeats)" in text
+    assert "σ 1.1, assumed; drift counts with σ 1.10" in text
     assert "flagged" in cli.ok("judge", "status", "--experiment", checked).out
     pair = next(pair for pair in report["pairs"] if "anna" in pair["judges"])
     assert pair["over"] == "scales", "with the flags, which code sets, a judge that throws dice would agree"

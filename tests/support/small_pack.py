@@ -17,10 +17,10 @@ Write exactly {{n_tips}} tips for this person as a numbered list, one short tip 
 """Short, and the 135M model fills its slots: tests need something to judge."""
 
 
-def write_small_pack(folder: Path) -> Path:
+def write_small_pack(folder: Path, *, scenarios: int = SCENARIOS) -> Path:
     """Writes the pack and gives its folder."""
     files = dict(builtin_pack().files)
-    lines = files["scenarios.jsonl"].splitlines()[:SCENARIOS]
+    lines = files["scenarios.jsonl"].splitlines()[:scenarios]
     ids = {json.loads(line)["id"] for line in lines}
     files["scenarios.jsonl"] = "\n".join(lines) + "\n"
     files["anchors.jsonl"] = "".join(

@@ -12,7 +12,7 @@ from tipbench.bench.damage import UNREADABLE, Damage, check_unchanged, read_as
 from tipbench.bench.evidence import Evidence, read_evidence
 from tipbench.bench.packs import read_pack_files
 from tipbench.bench.plans import check_plans
-from tipbench.bench.scores import read_noise
+from tipbench.bench.scores import kind_of_judge, list_noises, read_noise
 from tipbench.bench.sittings import (
     KEY_FILE,
     KEY_LEFT_OUT_TAG,
@@ -29,7 +29,7 @@ from tipbench.clock import Stamps
 from tipbench.errors import JudgingClosed, TipbenchError, TrackingUnavailable, UsageError
 from tipbench.pack import parse_pack
 from tipbench.records import Candidate, Drawn, Pack, Rubric
-from tipbench.stats import Noise
+from tipbench.stats import JudgeNoise, Noise
 from tipbench.tracking import Tracking
 from tipbench.tracking.client import NoSuchText
 from tipbench.tracking.runs import Experiment, Run, Write, blank_write
@@ -101,10 +101,14 @@ class Bench:
         """The pack that the newest cells were collected with."""
         return self.pack_of(self.evidence.cells[-1].facts.pack_hash)
 
-    @cached_property
-    def noise(self) -> Noise:
-        """What the drift rule counts with in this experiment."""
-        return read_noise(self.evidence, self.rubric_of)
+    def noise_of(self, sitting: StoredSitting) -> Noise:
+        """What the drift rule counts with for judges of this kind."""
+        return read_noise(self.evidence, self.rubric_of, kind=kind_of_judge(sitting)).rule
+
+    @property
+    def noises(self) -> list[JudgeNoise]:
+        """How noisy each kind of judge is that has judged here."""
+        return list_noises(self.evidence, self.rubric_of)
 
     def check_cells(self) -> None:
         """Refuses an experiment without cells.

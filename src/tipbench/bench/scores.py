@@ -1,5 +1,6 @@
 """From the evidence to what the statistics read: the same for board, gate and what to judge next."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -10,7 +11,7 @@ from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import CountedVerdict, Evidence, count_once
 from tipbench.bench.sittings import StoredSitting, read_grade
 from tipbench.records import ANSWERED, CellFacts, Rubric
-from tipbench.stats import Alpha, Noise, Score, ac1, fit_noise, krippendorff_alpha, level_shifts
+from tipbench.stats import Alpha, JudgeNoise, Score, ac1, fit_judge_noise, krippendorff_alpha, level_shifts
 from tipbench.stats.board import choose_comparison, compute_cells, read_scores
 from tipbench.stats.sittings import Place
 
@@ -320,19 +321,30 @@ def mark_sitting(sitting: StoredSitting, *, also: Collection[str] = ()) -> str:
     return ", ".join(marks)
 
 
-# How much the judges of an experiment contradict themselves: what the drift rule counts with.
+# How much the judges of an experiment contradict themselves and each other: what the drift rule counts with.
 
 
-def read_noise(evidence: Evidence, rubric_of: Callable[[StoredCell], Rubric]) -> Noise:
-    """Fitted from what a judge judged twice and from the drift of the sittings, over all lazy judges.
+def kind_of_judge(sitting: StoredSitting) -> str:
+    """Whose noise it has: that of its kind; every automatic judge is a kind of its own."""
+    return sitting.facts.judge_kind if sitting.facts.tier == "lazy" else sitting.judged_by
+
+
+def list_noises(evidence: Evidence, rubric_of: Callable[[StoredCell], Rubric]) -> list[JudgeNoise]:
+    """One for every kind that has judged, the kind with the most lazy verdicts first."""
+    lazy = Counter(kind_of_judge(given.sitting) for given in evidence.lazy if not given.verdict.failed)
+    auto = Counter(kind_of_judge(given.sitting) for given in evidence.auto)
+    return [read_noise(evidence, rubric_of, kind=kind) for kind, _ in (lazy + auto).most_common()]
+
+
+def read_noise(evidence: Evidence, rubric_of: Callable[[StoredCell], Rubric], *, kind: str) -> JudgeNoise:
+    """Fitted from what judges of this kind judged twice and from the drift of their sittings.
 
     Not per judge: one who is careless would set the rule for himself.
     """
-    said: dict[tuple[str, str, int], list[CountedVerdict]] = {}
-    for given in (*evidence.lazy, *evidence.doubles):
-        if given.sitting.facts.tier == "lazy" and not given.verdict.failed:
-            place = (given.sitting.judged_by, given.cell.run.run_id, given.verdict.slot)
-            said.setdefault(place, []).append(given)
+    said: dict[tuple[str, int], list[CountedVerdict]] = {}
+    for given in (*evidence.lazy, *evidence.auto, *evidence.doubles):
+        if kind_of_judge(given.sitting) == kind and not given.verdict.failed:
+            said.setdefault((given.cell.run.run_id, given.verdict.slot), []).append(given)
     changes: dict[tuple[str, str], list[float]] = {}
     counted: set[tuple[object, object]] = set()
     for repeated in (each for each in said.values() if len(each) > 1):
@@ -344,14 +356,17 @@ def read_noise(evidence: Evidence, rubric_of: Callable[[StoredCell], Rubric]) ->
             counted.add((first.item, second.item))
             between = (first.sitting.facts.token, second.sitting.facts.token)
             changes.setdefault(between, []).append(_composite(second, rubric) - _composite(first, rubric))
-    return fit_noise(changes.values(), _read_offsets(evidence))
+    return fit_judge_noise(kind, changes.values(), _read_offsets(evidence, kind))
 
 
-def _read_offsets(evidence: Evidence) -> list[tuple[float, float]]:
+def _read_offsets(evidence: Evidence, kind: str) -> list[tuple[float, float]]:
     return [
         (sitting.drift.offset, sitting.drift.se)
         for sitting in evidence.sittings
-        if sitting.facts.tier == "lazy" and sitting.counts and sitting.drift and not sitting.drift.unanchored
+        if kind_of_judge(sitting) == kind
+        and sitting.counts
+        and sitting.drift
+        and not sitting.drift.unanchored
     ]
 
 

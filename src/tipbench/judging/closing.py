@@ -151,7 +151,7 @@ def close_sitting(
     closed = _claim_close(sitting, mine, bench)
     if closed != mine:
         said = replace(said, answers=bench.answers_of(sitting, closed.submissions))
-    examined = examine_sitting(said, blocks=closed.blocks, tier=tier, noise=bench.noise)
+    examined = examine_sitting(said, blocks=closed.blocks, tier=tier, noise=bench.noise_of(sitting))
     # Again: a sheet may be filled in by another judge. Who ran out of time may have looked after that.
     seen = sitting.unblinded or (
         bench.find_seen(sitting.judged_by, said.key, until_ms=min(sitting.expires_ms, bench.now_ms))

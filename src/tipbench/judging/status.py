@@ -21,7 +21,7 @@ from tipbench.bench.scores import (
 from tipbench.bench.sittings import Decision, StoredDrift, StoredSitting
 from tipbench.judging.draw import RubricOf, read_checked, score_pair
 from tipbench.records import Record
-from tipbench.stats import agreement, delta, krippendorff_alpha
+from tipbench.stats import JudgeNoise, agreement, delta, krippendorff_alpha
 from tipbench.tracking.runs import Run
 
 DECISIONS = ("promote", "no")
@@ -315,27 +315,33 @@ class JudgePair(Record):
 
 
 class NoiseLine(Record):
-    """What the drift rule counts with in an experiment: the usual, or fitted."""
+    """What the drift rule counts with for a kind of judge in an experiment: the usual, or fitted."""
 
     experiment: str
     repeat_sd: float
+    """As the rule takes it: never far from the usual one."""
     repeats: int
     repeats_fitted: bool
     offset_sd: float
     sittings: int
     offsets_fitted: bool
+    kind: str = ""
+    told: str = ""
+    """The σ that the doubles of this kind say, and how many there are."""
 
     @classmethod
-    def of(cls, bench: Bench) -> "NoiseLine":
-        noise = bench.noise
+    def of(cls, noise: JudgeNoise, *, experiment: str) -> "NoiseLine":
+        rule = noise.rule
         return cls(
-            experiment=bench.name,
-            repeat_sd=noise.repeat_sd,
-            repeats=noise.repeats,
-            repeats_fitted=noise.repeats_fitted,
-            offset_sd=noise.offset_sd,
-            sittings=noise.sittings,
-            offsets_fitted=noise.offsets_fitted,
+            experiment=experiment,
+            repeat_sd=rule.repeat_sd,
+            repeats=rule.repeats,
+            repeats_fitted=rule.repeats_fitted,
+            offset_sd=rule.offset_sd,
+            sittings=rule.sittings,
+            offsets_fitted=rule.offsets_fitted,
+            kind=noise.kind,
+            told=noise.told,
         )
 
 
@@ -382,7 +388,9 @@ def read_judges(benches: Iterable[Bench], *, now_ms: int, threshold: float | Non
         pairs=tuple(
             _compare(judges, same) for judges, both in find_pairs(given) for same in _sort_by_rubric(both)
         ),
-        noise=tuple(NoiseLine.of(bench) for bench in benches if bench.evidence.lazy),
+        noise=tuple(
+            NoiseLine.of(noise, experiment=bench.name) for bench in benches for noise in bench.noises
+        ),
         disagreements=tuple(
             add_spread(found, bench.evidence, bench.rubric_of)
             for bench, (found, _) in zip(benches, measured, strict=True)

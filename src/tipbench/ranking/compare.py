@@ -1,6 +1,7 @@
 """Compare: the store in, a report out; and what an experiment teaches the plan of another one."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from tipbench.bench.bench import Bench
@@ -78,9 +79,10 @@ def read_cell_variance(bench: Bench) -> CellVariance:
     if found is None:
         raise UsageError(
             f"experiment {bench.name!r} does not say yet how much its cells vary",
-            hint="Judge two arms in two scenarios at least, or plan with the usual variance.",
+            hint="Judge two arms in three scenarios at least, or plan with the usual variance.",
         )
-    return found
+    noise = next(iter(bench.noises), None)
+    return found if noise is None else replace(found, repeat_sd=noise.repeat_sd, noise=noise.told)
 
 
 # Scores that another program gave to whole cells.

@@ -14,6 +14,8 @@ from tipbench.bench.scores import (
     counts_for_auto,
     find_auto_judges,
     find_levels,
+    kind_of_judge,
+    list_noises,
     make_auto_scores,
     make_scores,
     measure_agreement,
@@ -154,12 +156,18 @@ def _say_both(counts: _Counts, slope: float, alpha: Alpha) -> str:
 
 
 def make_remarks(
-    evidence: Evidence, board: Leaderboard, *, levels: Mapping[Place, float], waiting_for_auto: int
+    evidence: Evidence,
+    board: Leaderboard,
+    *,
+    rubric: Rubric,
+    levels: Mapping[Place, float],
+    waiting_for_auto: int,
 ) -> list[str]:
     """Everything that makes the board less than it seems."""
     return [
         *_board_remarks(board),
         *_evidence_remarks(evidence),
+        *_noise_remarks(evidence, rubric),
         *_level_remarks(levels),
         *_backlog_remarks(evidence, waiting_for_auto),
     ]
@@ -210,6 +218,16 @@ def _evidence_remarks(evidence: Evidence) -> list[str]:
         if (seen := sitting.unblinded) is not None and sitting.only_agreement and sitting.counts
     ]
     return [*remarks, *_cell_remarks(evidence)]
+
+
+def _noise_remarks(evidence: Evidence, rubric: Rubric) -> list[str]:
+    """Which σ sittings are checked with, for every kind of lazy judge and whoever else judged twice."""
+    lazy = {kind_of_judge(given.sitting) for given in evidence.lazy if not given.verdict.failed}
+    return [
+        make_inert_line(f"noise of a verdict by {each.kind}: {each.told}", limit=200)
+        for each in list_noises(evidence, lambda _: rubric)
+        if each.kind in lazy or each.rule.repeats
+    ]
 
 
 def _cell_remarks(evidence: Evidence) -> list[str]:
@@ -351,7 +369,9 @@ def _rank_lazily(evidence: Evidence, compared: Sequence[StoredCell], *, rubric: 
         tiers=weigh_tiers(evidence, scores, rubric=rubric),
         evidence=evidence,
         waiting=waiting,
-        remarks=make_remarks(evidence, board, levels=levels, waiting_for_auto=waiting_for_auto),
+        remarks=make_remarks(
+            evidence, board, rubric=rubric, levels=levels, waiting_for_auto=waiting_for_auto
+        ),
     )
 
 

@@ -35,6 +35,7 @@ from tipbench.stats import (
     unsharpened_variance,
     usual_variance,
 )
+from tipbench.stats.agreement import ASSUMED_NOISE
 from tipbench.stats.gating import FEWEST_SCENARIOS
 
 PLAIN_STEP_BYTES = 20_000_000
@@ -175,9 +176,13 @@ class JudgingWork:
     def assumed(self) -> str:
         """Where the variance comes from."""
         if self.like is None:
-            return "The variance of a cell is the usual one; --like takes it from an earlier experiment."
+            return (
+                f"The variance of a cell is the usual one ({ASSUMED_NOISE}); --like takes it from an earlier "
+                "experiment."
+            )
         seen = f"{self.like.variance:.2f} with {self.like.per_cell:.3g} verdicts a cell"
-        return f"The variance of a cell is that of the earlier experiment: {seen}."
+        noise = make_inert_line(self.like.noise, limit=120)
+        return f"The variance of a cell is that of the earlier experiment: {seen}; {noise}."
 
     def variance(self, depth: float) -> float | None:
         """Of a cell with so many verdicts; None: the usual one."""

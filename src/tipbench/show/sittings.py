@@ -255,13 +255,11 @@ def _pair_row(pair: "JudgePair") -> list[str]:
 
 
 def _tell_noise(line: "NoiseLine") -> str:
-    repeats = f"from {line.repeats} repeats" if line.repeats_fitted else f"the usual; {line.repeats} repeats"
-    sittings = (
-        f"from {line.sittings} sittings" if line.offsets_fitted else f"the usual; {line.sittings} sittings"
-    )
+    sittings = f"from {line.sittings} sittings" if line.offsets_fitted else "assumed"
+    kind = make_inert_line(line.kind, limit=80)
     return (
-        f"{line.experiment}: a judge against himself σ {line.repeat_sd:.2f} ({repeats}), "
-        f"sittings against each other τ {line.offset_sd:.2f} ({sittings})"
+        f"{line.experiment}, {kind}: {make_inert_line(line.told, limit=120)}; drift counts with "
+        f"σ {line.repeat_sd:.2f}, and τ {line.offset_sd:.2f} between sittings ({sittings})"
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tipbench.errors import UsageError
 from tipbench.stats.board import Bools, Floats, Ints, ScoreLike, Table, finite_array, read_scores
+from tipbench.stats.sittings import REPEAT_SD, Noise, fit_noise
 
 Metric = Literal["interval", "ordinal"]
 ROUGH_BELOW = 60
@@ -184,6 +185,47 @@ def _spread_over_arms(table: Table, gap: Floats, both: Bools) -> float | None:
     chance = float(np.mean([group.var(ddof=1) / len(group) for group in groups]))
     seen = float(np.var([group.mean() for group in groups], ddof=1))
     return math.sqrt(max(0.0, seen - chance))
+
+
+# How much judges of one kind contradict themselves and each other.
+
+
+ASSUMED_NOISE = f"σ {REPEAT_SD:g}, assumed"
+
+
+@dataclass(frozen=True)
+class JudgeNoise:
+    """The noise of one kind of judge, and what the drift rule makes of it."""
+
+    kind: str
+    repeat_sd: float
+    """σ of one composite, as the doubles say; the usual one while there are too few."""
+    rule: Noise
+    """What the drift rule counts with: never far from the usual σ."""
+
+    @property
+    def told(self) -> str:
+        """Which σ it is, and where it comes from."""
+        doubles = f"{self.rule.repeats} doubles of {self.kind}"
+        return f"σ {self.repeat_sd:.2f} from {doubles}" if self.rule.repeats_fitted else ASSUMED_NOISE
+
+
+def fit_judge_noise(
+    kind: str, changes: Iterable[Sequence[float]], offsets: Sequence[tuple[float, float]]
+) -> JudgeNoise:
+    """The noise of a kind of judge from what two of them, or one of them twice, said of the same candidates.
+
+    As for `fit_noise`: a sequence of changes for every two sittings, and (offset, SE) of each sitting.
+
+    Raises:
+        BadScores: a change is not a finite number.
+    """
+    groups = [finite_array(group, what="changes") for group in changes if len(group) > 1]
+    rule = fit_noise([group.tolist() for group in groups], offsets)
+    if not rule.repeats_fitted:
+        return JudgeNoise(kind, REPEAT_SD, rule)
+    scatter = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
+    return JudgeNoise(kind, math.sqrt(scatter / (rule.repeats - 1) / 2.0), rule)
 
 
 # Where a lazy verdict would most probably contradict the auto judge.

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from tipbench.errors import UsageError
+from tipbench.stats.agreement import ASSUMED_NOISE
 from tipbench.stats.board import (
     PRIOR_DF,
     ROUNDING,
@@ -24,6 +25,7 @@ from tipbench.stats.board import (
     read_scores,
 )
 from tipbench.stats.quantiles import dunnett_quantile, look_levels, t_quantile
+from tipbench.stats.sittings import REPEAT_SD
 
 MOST_SCENARIOS = 100_000
 FEWEST_SCENARIOS = 4
@@ -91,15 +93,20 @@ class CellVariance:
 
     variance: float
     per_cell: float
+    repeat_sd: float = REPEAT_SD
+    """σ of its judges: how much deeper cells help."""
+    noise: str = ASSUMED_NOISE
+    """The same in words, with where it comes from."""
 
     def at(self, per_cell: float) -> float:
-        """The same with another number of verdicts a cell, which matters as much as it usually does."""
-        return self.variance * usual_variance(per_cell) / usual_variance(self.per_cell)
+        """The same with another number of verdicts a cell, which matters as much as such judges are noisy."""
+        now = usual_variance(self.per_cell, repeat_sd=self.repeat_sd)
+        return self.variance * usual_variance(per_cell, repeat_sd=self.repeat_sd) / now
 
 
-def usual_variance(per_cell: float) -> float:
+def usual_variance(per_cell: float, *, repeat_sd: float = REPEAT_SD) -> float:
     """The variance of a cell's value around arm and scenario, where no earlier experiment tells."""
-    return 0.46 + 2.54 / per_cell
+    return 0.46 + (2.54 - REPEAT_SD**2 + repeat_sd**2) / per_cell
 
 
 def unsharpened_variance(per_cell: float, candidates: int) -> float:
