@@ -1,4 +1,4 @@
-"""A program as the automatic judge: one question in, one answer out, and whatever it does, the rest goes on."""
+"""A program as the automatic judge: one question in, one answer out; whatever it does, the rest goes on."""
 
 import json
 import os
