@@ -97,6 +97,7 @@ def test_every_model_has_a_task_and_the_champion_one_more() -> None:
         ({"judge_kind": "haiku", "judge_model": ""}, "name it in judge_model"),
         ({"judge_model": "litellm:anthropic/claude"}, "add it to TIPBENCH_JUDGE_MODELS"),
         ({"judge_model": "/tmp/weights.gguf"}, "add it to TIPBENCH_JUDGE_MODELS"),
+        ({"judge_model": "command:true"}, "does not say which program judges"),
         ({"judge_model": "smollm2", "judge_budget": 0.5}, "more than the workers' 0 USD"),
         ({"judge_model": "smollm2", "judge_budget": float("nan")}, "more than the workers' 0 USD"),
         ({"models": ", ,"}, "names none"),

@@ -1,7 +1,8 @@
 """Processes that we start: children that end with us, others that outlive us, and how politely they end.
 
 As a program, `python -m tipbench.processes COMMAND…` runs a command in a process group of its own and ends
-the whole group when its standard input closes, that is when whoever started it is done or gone.
+the whole group when its standard input closes, that is when whoever started it is done or gone. With
+`--stdin=DESCRIPTOR` before it, the command reads from there.
 """
 
 import fcntl
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self, cast
 
@@ -23,6 +25,8 @@ MODULE = "tipbench.processes"
 LIFELINE = 0
 TAIL_BYTES = 4_000
 LONGEST_LINE_BYTES = 64_000
+LONGEST_ANSWER_BYTES = 64_000
+STDIN = "--stdin="
 LOOK_SECONDS = 0.1
 TERMINATE = ((signal.SIGTERM, 15.0),)
 """For a server that unloads its models when it is asked to end."""
@@ -125,6 +129,71 @@ class Child:
         return self._log.read().decode(errors="replace").strip().splitlines()[-count:]
 
 
+@dataclass(frozen=True)
+class CommandAnswer:
+    """What a command wrote, and its exit code; None when it was ended, for its time or its output."""
+
+    code: int | None
+    output: bytes
+    errors: str
+
+    @property
+    def too_long(self) -> bool:
+        return len(self.output) > LONGEST_ANSWER_BYTES
+
+
+def ask_command(
+    words: Sequence[str], question: bytes, *, environment: Mapping[str, str], folder: Path, seconds: float
+) -> CommandAnswer:
+    """Runs a command that reads `question` and answers; nothing of it is left running.
+
+    It is ended when its time is up or it has written more than an answer may be. Of what it says on standard
+    error the end is kept.
+    """
+    with tempfile.TemporaryFile() as asked:
+        asked.write(question)
+        asked.seek(0)
+        guard = subprocess.Popen(
+            [sys.executable, "-P", "-m", MODULE, f"{STDIN}{asked.fileno()}", *words],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=(asked.fileno(),),
+            start_new_session=True,
+        )
+    try:
+        return _hear_out(guard, until=time.monotonic() + seconds)
+    finally:
+        for stream in filter(None, (guard.stdin, guard.stdout, guard.stderr)):
+            stream.close()
+        guard.wait()
+
+
+def _hear_out(guard: Process, *, until: float) -> CommandAnswer:
+    answers, complaints = (cast(IO[bytes], stream).fileno() for stream in (guard.stdout, guard.stderr))
+    said = {answers: b"", complaints: b""}
+    open_pipes = [answers, complaints]
+    while open_pipes and time.monotonic() < until and len(said[answers]) <= LONGEST_ANSWER_BYTES:
+        was_running = guard.poll() is None
+        ready = select.select(open_pipes, [], [], LOOK_SECONDS if was_running else 0)[0]
+        if not ready and not was_running:
+            # What it started may hold the pipes open for ever.
+            break
+        for pipe in ready:
+            more = os.read(pipe, TAIL_BYTES)
+            if not more:
+                open_pipes.remove(pipe)
+            said[pipe] += more
+        said[complaints] = said[complaints][-TAIL_BYTES:]
+    code = None
+    if len(said[answers]) <= LONGEST_ANSWER_BYTES:
+        with suppress(subprocess.TimeoutExpired):
+            code = guard.wait(max(0.0, until - time.monotonic()))
+    return CommandAnswer(code, said[answers], said[complaints].decode(errors="replace"))
+
+
 def end_with_parent() -> None:
     """From now on the end of the lifeline ends this process, even while C code holds the interpreter."""
     signal.signal(signal.SIGIO, signal.SIG_DFL)
@@ -198,10 +267,13 @@ def free_port() -> int:
 
 def main() -> None:
     """Runs the command until it ends by itself or nobody needs it any more."""
+    words, source = sys.argv[1:], subprocess.DEVNULL
+    if words[0].startswith(STDIN):
+        source = int(words.pop(0).removeprefix(STDIN))
     try:
-        process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(words, stdin=source, start_new_session=True)
     except OSError as error:
-        sys.exit(f"{sys.argv[1]!r} cannot be run: {error.strerror}")
+        sys.exit(f"{words[0]!r} cannot be run: {error.strerror}")
     while process.poll() is None:
         if select.select([LIFELINE], [], [], LOOK_SECONDS)[0]:
             break

@@ -440,9 +440,14 @@ def count_sentences(text: str) -> int:
     return len(ends) + (count_words(rest) > 0)
 
 
+def list_words(text: str) -> list[str]:
+    """The words of a text in order, lower-cased."""
+    return _WORD.findall(text.lower())
+
+
 def word_set(text: str) -> frozenset[str]:
     """The different words of a text, lower-cased."""
-    return frozenset(_WORD.findall(text.lower()))
+    return frozenset(list_words(text))
 
 
 def obeys(text: str, rule: FlagRule) -> bool:

@@ -29,6 +29,9 @@ SECRETS = (
 )
 """What no message repeats."""
 
+COMMAND = "command:"
+"""Before the automatic judge that is a program of the user's."""
+
 BOUND = {
     "mlflow_url": ("mlflow_username", "mlflow_password", "mlflow_token"),
     "airflow_url": ("airflow_username", "airflow_password", "airflow_token"),
@@ -141,6 +144,8 @@ class Settings(RunSettings):
     """What starts a coding agent that judges; no shell sees it, `{experiment}` stands for the experiment."""
     judge_command_minutes: float = Field(default=240.0, gt=0, allow_inf_nan=False)
     """How long it may take."""
+    judge_answer_seconds: float = Field(default=120.0, gt=0, allow_inf_nan=False)
+    """How long a program that judges automatically (`command:…`) may take for one answer."""
     delta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """How far an automatic verdict may be from a lazy one; without it the data say."""
     judge_price_prompt: float | None = Field(default=None, ge=0, allow_inf_nan=False)
@@ -208,6 +213,7 @@ def read_settings(
         flat = _flatten(given)
         values |= flat
         origins |= dict.fromkeys(flat, origin)
+    _refuse_commands_of(str(path), values, origins)
     values = _keep_credentials_at_home(values, origins, file=str(path))
     try:
         settings = Settings.model_validate(_nest(values))
@@ -228,6 +234,15 @@ def split_list(text: str, *, what: str) -> tuple[str, ...]:
             f"the list of {what} is empty: {text!r}", hint=f"Give at least one, as in --{what} a,b"
         )
     return names
+
+
+def _refuse_commands_of(file: str, values: Mapping[str, object], origins: Mapping[str, str]) -> None:
+    """A file in the current folder may be anybody's: it does not say which program judges."""
+    if origins.get("judge_model") == file and str(values["judge_model"]).startswith(COMMAND):
+        raise UsageError(
+            f"{file}: a program as judge_model ({COMMAND}…) is not for a file to say",
+            hint=f"Say --judge-model '{COMMAND}…', or set TIPBENCH_JUDGE_MODEL.",
+        )
 
 
 def _keep_credentials_at_home(

@@ -4,6 +4,7 @@ Nothing else constructs a phase, so that a setting cannot be forgotten at one of
 imports is loaded when it is asked for: a collect does not wait for the statistics of the gate.
 """
 
+import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from tipbench.bench.bench import Bench, open_bench
 from tipbench.clock import Stamps, make_stamps
 from tipbench.errors import ExperimentNotFound, UsageError
 from tipbench.records import Pack
-from tipbench.settings import ADMIN_DATABASE, Settings
+from tipbench.settings import ADMIN_DATABASE, COMMAND, Settings
 from tipbench.tracking import Tracking, open_tracking
 
 if TYPE_CHECKING:
@@ -161,15 +162,18 @@ def open_workbench(settings: Settings) -> Generator[Workbench]:
 
 
 def find_judge(name: str, settings: Settings, engines: "Engines") -> "JudgeModel":
-    """The automatic judge of that name: behind LiteLLM, or a model of one of our engines.
+    """The automatic judge of that name: a program, behind LiteLLM, or a model of one of our engines.
 
     Raises:
         ModelRefused: nobody has it, or it is too big.
         UsageError: half a price is set.
     """
-    from tipbench.judging.auto.graders import judge_behind_litellm, judge_on_engine
+    from tipbench.judging.auto.graders import judge_behind_litellm, judge_by_command, judge_on_engine
 
     price = _find_price(settings)
+    if name.startswith(COMMAND):
+        seconds = settings.judge_answer_seconds
+        return judge_by_command(name.removeprefix(COMMAND), os.environ, seconds=seconds, price=price)
     if name.startswith(LITELLM):
         return judge_behind_litellm(name.removeprefix(LITELLM), price=price)
     model = engines.admit(name)

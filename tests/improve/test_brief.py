@@ -9,7 +9,14 @@ import pytest
 from tests.improve.scripted_server import BRIEF_FENCE, read_brief
 from tipbench.bench.versions import Proposal, check_proposals, name_version
 from tipbench.errors import UsageError
-from tipbench.improve.brief import BriefExample, Findings, Subject, read_proposals, write_brief
+from tipbench.improve.brief import (
+    BriefExample,
+    Findings,
+    Subject,
+    find_copies,
+    read_proposals,
+    write_brief,
+)
 from tipbench.improve.state import split_scenarios
 from tipbench.pack import builtin_pack
 from tipbench.records import Pack, Prompt
@@ -101,6 +108,19 @@ def test_versions_are_checked_as_prompts_of_a_pack() -> None:
     (problem,) = check_proposals([good.model_copy(update={"why": " "})], pack=PACK, known=())
     assert "say why" in problem
     assert name_version("v1", "a" * 16) == name_version("v1-0123ab", "a" * 16) == "v1-aaaaaa"
+
+
+def test_five_words_in_a_row_out_of_what_was_seen_are_refused_with_the_words() -> None:
+    def copies(text: str) -> list[str]:
+        seen = ["Sign the form for Leo before the bus leaves.", "write one friendly tip in a line"]
+        own = ["Please write one friendly tip in a line, {{persona}}."]
+        return find_copies([Proposal(why="x", text=text)], seen=seen, own=own)
+
+    assert copies("Say: sign the form for the trip, before the bus. Write one friendly tip in a line.") == []
+    assert copies("{{persona}}: SIGN the form,\nfor Leo - before noon; the form for Leo before noon.") == [
+        f"version 1: copies {words!r} from a scenario or a tip that was judged; say it in general"
+        for words in ("sign the form for leo before", "the form for leo before")
+    ]
 
 
 def test_single_braces_around_a_value_are_a_slip_unless_the_pack_has_them() -> None:

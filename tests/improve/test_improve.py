@@ -121,15 +121,24 @@ def test_versions_that_cannot_be_used_are_refused_all_at_once(bench: Bench) -> N
     bench.name_first()
     bench.go_on("improve")
     bench.run("improve", "--export", "brief.md")
-    prompt = read_brief(Path("brief.md").read_text(encoding="utf-8")).prompt
+    brief = read_brief(Path("brief.md").read_text(encoding="utf-8"))
+    prompt, copied = brief.prompt, brief.texts[0]
     write_versions(
         {"why": "the same", "text": prompt},
         {"why": "no count", "text": "Write tips for {{persona}}. {{diversity}}"},
         {"why": "what is that", "text": prompt + "{{shoe_size}}"},
+        {"why": "an example", "text": f"{prompt}\nFor example: {copied}"},
     )
     refused = bench.run("improve", "--apply", "versions.json")
     assert refused.code == 2
-    for problem in ("version 1: its text is not new", "version 2, line 1", "n_tips", "shoe_size"):
+    found = (
+        "version 1: its text is not new",
+        "version 2, line 1",
+        "n_tips",
+        "shoe_size",
+        "version 4: copies '",
+    )
+    for problem in found:
         assert problem in refused.err
     for content in ('{"brief": "x"}', "no json", '{"brief": "x", "versions": [{"why": "w", "text": "t"}]}'):
         Path("versions.json").write_text(content, encoding="utf-8")

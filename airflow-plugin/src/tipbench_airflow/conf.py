@@ -234,6 +234,8 @@ def judge_arguments(conf: Conf, environ: Mapping[str, str]) -> list[str]:
     """
     name, own = conf["judge_model"], environ.get("TIPBENCH_JUDGE_MODEL", "")
     listed = [each.strip() for each in environ.get("TIPBENCH_JUDGE_MODELS", "").split(",") if each.strip()]
+    if name.startswith("command:"):
+        raise ConfRefused("judge_model: a run does not say which program judges (command:…)")
     elsewhere = name.startswith(REMOTE)
     if name not in (listed or [own]) and (listed or elsewhere or is_file(name)):
         raise ConfRefused(f"judge_model: {name!r} is not configured; add it to TIPBENCH_JUDGE_MODELS")

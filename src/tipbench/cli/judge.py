@@ -120,7 +120,10 @@ def delta_option(function: Function) -> Function:
 @hand_out_options
 @click.option("--judged-by", help="Who judges [default: what the sheet says; at hand-out your user name].")
 @click.option("--auto", is_flag=True, help="Let a model judge everything it did not judge yet.")
-@click.option("--judge-model", help="With --auto: a local model, openai:NAME, or litellm:PROVIDER/NAME.")
+@click.option(
+    "--judge-model",
+    help="With --auto: a local model, openai:NAME, litellm:PROVIDER/NAME, or command:PROGRAM.",
+)
 @click.option(
     "--budget",
     type=click.FloatRange(min=0),

@@ -22,7 +22,16 @@ from tipbench.bench.versions import (
 from tipbench.collect.run import plan_collect
 from tipbench.errors import JudgedEnough, NewerSchema, NoChampion, SheetError, TipbenchError, UsageError
 from tipbench.grid import Cell
-from tipbench.improve.brief import Brief, Check, ModelProposer, Subject, read_findings, write_brief
+from tipbench.improve.brief import (
+    Brief,
+    Check,
+    ModelProposer,
+    Subject,
+    find_copies,
+    read_findings,
+    read_seen,
+    write_brief,
+)
 from tipbench.improve.state import Course, Order, explain_lack, read_course
 from tipbench.inert import make_inert_line
 from tipbench.judging.agent import AgentOutcome
@@ -373,8 +382,13 @@ class Improving:
         return write_brief(subject, found, rng=Random(seed_source(self._judging.stamps)()))
 
     def _checker(self, course: Course) -> Check:
-        known = {prompt.hash for prompt in (*course.prompts, *self.order.pack.prompts)}
-        return lambda proposals: check_proposals(proposals, pack=self.order.pack, known=known)
+        prompts = (*course.prompts, *self.order.pack.prompts)
+        known, own = {prompt.hash for prompt in prompts}, [prompt.text for prompt in prompts]
+        seen = read_seen(self._judging.open(self.order.experiment), course.cells, self.order.training)
+        return lambda proposals: [
+            *check_proposals(proposals, pack=self.order.pack, known=known),
+            *find_copies(proposals, seen=seen, own=own),
+        ]
 
     def _store(self, course: Course, proposals: Sequence[Proposal], brief: Brief, proposer: str) -> None:
         refuse_proposals(self._checker(course)(proposals), source="what was proposed")

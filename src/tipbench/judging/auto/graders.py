@@ -4,15 +4,22 @@ import importlib
 import importlib.util
 import json
 import os
+import shlex
+import shutil
+import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from tipbench.engines.protocol import Engine, FormModel, Schema
 from tipbench.errors import EngineUnavailable, GenerationFailed, ModelRefused, TipbenchError
+from tipbench.inert import make_inert_line
+from tipbench.processes import LONGEST_ANSWER_BYTES, CommandAnswer, ask_command
 from tipbench.records import Model, Rubric, Sampling, Scenario, content_hash
+from tipbench.settings import COMMAND
 
 SEED = 0
 MAX_TOKENS = 256
@@ -233,6 +240,125 @@ def check_price(judge: JudgeModel, budget_usd: float | None) -> None:
             f"what {judge.name!r} costs is not known, so no budget can be kept",
             hint="Set judge_price_prompt and judge_price_output, in US dollars per 1,000 tokens.",
         )
+
+
+# A program of the user's as the judge: one question as JSON in, one answer as JSON out.
+
+
+KEPT_VARIABLES = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"),
+    }
+)
+KEPT_PREFIXES = ("LC_", "XDG_")
+NOT_NOW = 75
+"""The exit code (EX_TEMPFAIL) of a program that could answer later: its limit is reached, it is offline."""
+FAILURES_IN_A_ROW = 5
+
+
+def judge_by_command(
+    command: str, environ: Mapping[str, str], *, seconds: float, price: Price | None
+) -> JudgeModel:
+    """The judge is this program, started anew for each question, without a shell and without keys.
+
+    Raises:
+        ModelRefused: it is no command, or there is no such program.
+    """
+    environment = clean_environment(environ)
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ModelRefused(f"{COMMAND}{command!r} cannot be split into words: {error}") from None
+    program = shutil.which(words[0], path=environment.get("PATH", os.defpath)) if words else None
+    if program is None:
+        raise ModelRefused(
+            f"{COMMAND}{command!r}: there is no such program that can be run here",
+            hint="Write its full path, or add its folder to PATH.",
+        )
+    # It runs in an empty folder, so a relative path would no longer lead to it.
+    line = (str(Path(program).absolute()), *words[1:])
+
+    @contextmanager
+    def open_it() -> Generator[Grader]:
+        with tempfile.TemporaryDirectory(prefix="tipbench-judge-") as folder:
+            yield _CommandGrader(line, environment, folder=Path(folder), seconds=seconds, price=price)
+
+    return JudgeModel(
+        name=f"{COMMAND}{command}",
+        digest=content_hash({"command": words}),
+        pinned=False,
+        price=price,
+        patient=False,
+        open=open_it,
+    )
+
+
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a program needs to run and to find its own login: no key, no token, no setting of ours."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.upper() in KEPT_VARIABLES or name.startswith(KEPT_PREFIXES)
+    }
+
+
+class _CommandGrader:
+    def __init__(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        folder: Path,
+        seconds: float,
+        price: Price | None,
+    ) -> None:
+        self._words = words
+        self._environment = environment
+        self._folder = folder
+        self._seconds = seconds
+        self._price = price
+        self._failed_in_a_row = 0
+
+    def grade(self, question: str, *, schema: Schema) -> Graded:
+        asked = json.dumps({"question": question, "schema": dict(schema)}).encode()
+        started = time.perf_counter()
+        answer = ask_command(
+            self._words, asked, environment=self._environment, folder=self._folder, seconds=self._seconds
+        )
+        if problem := self._find_problem(answer):
+            raise self._fail(problem, not_now=answer.code == NOT_NOW)
+        self._failed_in_a_row = 0
+        return Graded(
+            text=answer.output.decode(errors="replace").strip(),
+            # It counts no tokens. With a price set, each call is taken for the dearest it can be.
+            prompt_tokens=0,
+            output_tokens=0,
+            seconds=time.perf_counter() - started,
+            usd=None if self._price is None else self._price.worst(question),
+        )
+
+    def _find_problem(self, answer: CommandAnswer) -> str:
+        if answer.too_long:
+            return f"it wrote more than {LONGEST_ANSWER_BYTES:,} bytes"
+        if answer.code is None:
+            return f"no answer within {self._seconds:g} seconds (judge_answer_seconds)"
+        if answer.code:
+            said = make_inert_line(" ".join(answer.errors.split())[-300:])
+            return f"exit code {answer.code}{': ' if said else ''}{said}"
+        return ""
+
+    def _fail(self, problem: str, *, not_now: bool) -> TipbenchError:
+        """One reply that failed, or a program that is not to be had: then the rest waits."""
+        self._failed_in_a_row += 1
+        program = Path(self._words[0]).name
+        if not_now or self._failed_in_a_row >= FAILURES_IN_A_ROW:
+            often = "" if not_now else f", {self._failed_in_a_row} times in a row"
+            return EngineUnavailable(
+                f"{program!r} does not judge{often}: {problem}",
+                hint="Run the same command again: what is judged is kept.",
+            )
+        return GradingFailed(f"{program!r}: {problem}")
 
 
 # Judges behind LiteLLM (extra `judge`): Claude Haiku and the rest. Imported when it is needed: it is big.
