@@ -16,8 +16,8 @@ GROUPS = {
         "collect": "Generate every missing cell; plan a design; retire contents.",
         "judge": "Hand out what waits for a judge, take in verdicts; judges.",
         "compare": "The leaderboard: who wins, and how sure we are.",
-        "import": "Take an experiment of the original into a new one, to judge it.",
-        "export": "What an experiment holds, as a file: everything, or pairs for preference tuning.",
+        "import": "Bring in an exported file, or an experiment of the original.",
+        "export": "What an experiment holds, as a file: all of it, or pairs.",
     },
     "Decide": {
         "gate": "May a challenger replace the champion? Every rule has its say.",
