@@ -374,7 +374,8 @@ class Improving:
 
     def _checker(self, course: Course) -> Check:
         known = {prompt.hash for prompt in (*course.prompts, *self.order.pack.prompts)}
-        return lambda proposals: check_proposals(proposals, pack=self.order.pack, known=known)
+        order = self.order
+        return lambda proposals: check_proposals(proposals, pack=order.pack, known=known, base=order.base)
 
     def _store(self, course: Course, proposals: Sequence[Proposal], brief: Brief, proposer: str) -> None:
         refuse_proposals(self._checker(course)(proposals), source="what was proposed")

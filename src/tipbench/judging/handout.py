@@ -55,7 +55,7 @@ class SittingMaterial:
     scenarios: Mapping[str, Scenario]
     anchors: tuple[Anchor, ...]
     candidate_of: Callable[[Member], Candidate]
-    models: tuple[str, ...]
+    hidden_names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def gather_material(bench: Bench) -> SittingMaterial:
         scenarios={scenario.hash: scenario for pack in packs for scenario in pack.scenarios},
         anchors=tuple(anchors.values()),
         candidate_of=lambda member: bench.candidates_of(member.cell)[member.slot],
-        models=bench.models,
+        hidden_names=bench.hidden_names,
     )
 
 
@@ -172,7 +172,7 @@ def build_sitting(
 
 def _show_member(member: Member, block: int, material: SittingMaterial) -> _Shown:
     candidate = material.candidate_of(member)
-    text = blind_text(candidate.text, material.models)
+    text = blind_text(candidate.text, material.hidden_names)
     key = KeyItem(
         id="", text_hash=content_hash(text), block=block, cell=member.cell.run.run_id, slot=member.slot
     )
@@ -180,7 +180,7 @@ def _show_member(member: Member, block: int, material: SittingMaterial) -> _Show
 
 
 def _show_anchor(anchor: Anchor, material: SittingMaterial) -> _Shown:
-    text = blind_text(anchor.text, material.models)
+    text = blind_text(anchor.text, material.hidden_names)
     key = KeyItem(id="", text_hash=content_hash(text), anchor=anchor.id)
     return _Shown(anchor.scenario, text, compute_flags(anchor.text, material.rubric), key)
 
