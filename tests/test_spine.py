@@ -20,7 +20,7 @@ from tipbench.bench.sittings import LEASE_MS
 from tipbench.grid import prepare_grid
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
-from tipbench.pack import read_pack
+from tipbench.pack import read_pack, read_parts
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking, search_runs
 
@@ -468,10 +468,12 @@ def test_the_pack_of_a_user_with_its_own_scales_goes_all_the_way(
     cli.ok("pack", "new", "mine")
     cli.ok("pack", "check", "mine")
     pack = read_pack(tmp_path / "mine")
-    prompts = ",".join(prompt.name for prompt in pack.prompts)
+    # What the scripted server writes is a list.
+    asked = [prompt.name for prompt in pack.prompts if read_parts(prompt.text).form == "list"]
+    prompts = ",".join(asked)
     arguments = ("--models", MODEL, "--prompts", prompts, "--n-tips", str(N_TIPS), "--n-scenarios", "2")
     cli.ok("collect", *arguments, "--pack", "mine", "--scenarios", "all", "--experiment", experiment_name)
-    assert script.generated == 2 * len(pack.prompts)
+    assert script.generated == 2 * len(asked)
     cli.ok("judge", "--experiment", experiment_name, "--export", "sheet.json")
     sheet = json.loads(Path("sheet.json").read_text())
     assert sheet["rubric"]["scales"] == {"accuracy": [0, 3], "appeal": [0, 3]}
@@ -480,4 +482,4 @@ def test_the_pack_of_a_user_with_its_own_scales_goes_all_the_way(
     report = cli("compare", "--experiment", experiment_name, "--json").json()
     assert (report["waiting"], report["judged"]) == (0, report["candidates"])
     # 2 × accuracy + appeal; code finds these texts neither `short` (one up) nor `shouting` (two down).
-    assert [line["composite"] for line in report["standings"]] == [5.0] * len(pack.prompts)
+    assert [line["composite"] for line in report["standings"]] == [5.0] * len(asked)

@@ -22,8 +22,9 @@ from tipbench.errors import (
 )
 from tipbench.files import write_whole
 from tipbench.grid import Cell
-from tipbench.pack import parse_pack
+from tipbench.pack import answer_schema, parse_pack, read_parts
 from tipbench.pack.check import ALWAYS, PLACEHOLDER
+from tipbench.pack.prompts import PromptParts
 from tipbench.records import (
     SCHEMA,
     ChampionArm,
@@ -34,6 +35,7 @@ from tipbench.records import (
     Record,
     Rubric,
     Scenario,
+    Schema,
     content_hash,
 )
 
@@ -117,7 +119,7 @@ class Champion:
         return self.stored.fields or dict.fromkeys(sorted(self._asked_for), "text")
 
     def render(self, scenario: Scenario | Fields) -> str:
-        """The text that the bench would send for this scenario, byte by byte.
+        """The text that the bench would send for this scenario, byte by byte; several turns under headings.
 
         Raises:
             UsageError: a field is missing, unknown, empty, or not of its kind.
@@ -125,8 +127,22 @@ class Champion:
         return self._cell(scenario).text
 
     def messages(self, scenario: Scenario | Fields) -> list[dict[str, str]]:
-        """The same as the messages of a chat: what the engines of the bench send."""
-        return [{"role": "user", "content": self.render(scenario)}]
+        """The same as the messages of a chat: what the engines of the bench send.
+
+        Raises:
+            UsageError: a field is wrong, or the model has no chat template and was sent bare text.
+        """
+        if self.stored.arm.raw:
+            raise UsageError(
+                f"{self.model!r} has no chat template: it was benched with bare text, not with messages",
+                hint='Send render(scenario) without a template: Ollama\'s /api/generate with "raw": true.',
+            )
+        return self._cell(scenario).question.messages
+
+    @property
+    def form(self) -> Schema | None:
+        """The JSON Schema that the bench held its answers to; None where it asked for a list."""
+        return answer_schema(self.options) if self._parts.form == "json" else None
 
     def seed(self, scenario: Scenario | Fields) -> int:
         """The bench's seed for this scenario; another one gives other tips of the same quality."""
@@ -136,14 +152,24 @@ class Champion:
         """`options` of a request to Ollama."""
         return {**self.options.sampling.for_ollama(), "seed": self.seed(scenario)}
 
-    def openai_options(self, scenario: Scenario | Fields) -> dict[str, float]:
+    @property
+    def ollama_form(self) -> dict[str, Schema]:
+        """What a request to Ollama has beside them: `format`, where the answer has a form."""
+        return {} if self.form is None else {"format": self.form}
+
+    def openai_options(self, scenario: Scenario | Fields) -> dict[str, object]:
         """Fields of a request to an OpenAI-compatible server; leave out what it does not take."""
         sampling = self.options.sampling
-        return {**sampling.for_openai(), "max_tokens": sampling.max_tokens, "seed": self.seed(scenario)}
+        options = {**sampling.for_openai(), "max_tokens": sampling.max_tokens, "seed": self.seed(scenario)}
+        if self.form is None:
+            return {**options}
+        schema = {"name": "answer", "strict": True, "schema": self.form}
+        return {**options, "response_format": {"type": "json_schema", "json_schema": schema}}
 
     def parse(self, answer: str) -> list[str]:
         """The tips of an answer as the bench cuts them: at most as many as were asked for."""
-        found = parse_candidates(answer, n_tips=self.options.n_tips, rubric=NO_RUBRIC)
+        form = "json" if self._parts.form == "json" else "list"
+        found = parse_candidates(answer, n_tips=self.options.n_tips, rubric=NO_RUBRIC, form=form)
         return [candidate.text for candidate in found if candidate.answered]
 
     def to_json(self) -> str:
@@ -162,6 +188,10 @@ class Champion:
             raise TipbenchError(
                 f"{str(file)!r} cannot be written: {error.strerror}", hint="Choose another file."
             ) from error
+
+    @property
+    def _parts(self) -> PromptParts:
+        return read_parts(self.stored.arm.template)
 
     @property
     def _asked_for(self) -> set[str]:

@@ -20,6 +20,7 @@ from tipbench.judging.service import Judging
 from tipbench.ranking.records import AUTOMATIC
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
+from tipbench.tracking.registry import PromptTemplate
 
 
 def at(place: str, name: str) -> str:
@@ -250,7 +251,7 @@ def check_the_champions_file(site: Site, pack: str, headers: dict[str, str]) -> 
     assert site.client.get("/api/bench/champion/none-there", headers=headers).status_code == 400
     assert stored.version is not None
     other = tracking.registry.ensure_version(
-        entry_name(pack), text="of somebody else", mark=("somebody", "else"), tags={}
+        entry_name(pack), PromptTemplate("of somebody else"), mark=("somebody", "else"), tags={}
     )
     tracking.registry.point_alias(entry_name(pack), ALIAS, other)
     report = site.client.get("/api/bench/champion", params={"pack": pack}, headers=headers).json()

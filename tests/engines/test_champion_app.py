@@ -17,9 +17,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "use-the-champion.md"
 OLLAMA, OPENAI = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def run_app(program: str, *, model: str, folder: Path, **variables: str) -> list[str]:
+def run_app(program: str, *, model: str, folder: Path, prompt: str = "v1", **variables: str) -> list[str]:
     """What the application prints, with a champion of that model beside it."""
     pack = builtin_pack()
+    asked = next(each for each in pack.prompts if each.name == prompt)
     arm = ChampionArm(
         pack=pack.name,
         pack_hash=pack.hash,
@@ -27,10 +28,10 @@ def run_app(program: str, *, model: str, folder: Path, **variables: str) -> list
         engine="any",
         model_digest="sha256:any",
         pinned=True,
-        prompt=pack.prompts[0].name,
-        template=pack.prompts[0].text,
+        prompt=asked.name,
+        template=asked.text,
         diversity_request=pack.diversity_request,
-        options=Options(sampling=Sampling(max_tokens=60), n_tips=2, diversity=False, seed=0),
+        options=Options(sampling=Sampling(max_tokens=80), n_tips=2, diversity=False, seed=0),
     )
     Champion(ChampionFile(arm=arm).sealed()).save(folder / "champion.json")
     ended = subprocess.run(
@@ -58,6 +59,17 @@ def test_the_openai_application_of_the_page_gets_tips(openai_server: RunningServ
     assert not any(re.match(r"\s*\d+[.)]", tip) for tip in tips)
 
 
+def test_the_openai_application_gets_all_tips_of_a_champion_that_answers_as_json(
+    openai_server: RunningServer, tmp_path: Path
+) -> None:
+    where = {"OPENAI_BASE_URL": openai_server.url, "OPENAI_API_KEY": openai_server.key}
+    assert len(run_app(OPENAI, model=ALIAS, folder=tmp_path, prompt="v4-json", **where)) == 2
+
+
 @pytest.mark.ollama
-def test_the_ollama_application_of_the_page_gets_tips(ollama_server: OllamaServer, tmp_path: Path) -> None:
-    assert len(run_app(OLLAMA, model=SMOLLM2, folder=tmp_path, OLLAMA_URL=ollama_server.url)) <= 2
+@pytest.mark.parametrize(("prompt", "least"), [("v1", 0), ("v4-json", 2), ("v5-chat", 0)])
+def test_the_ollama_application_of_the_page_gets_tips(
+    ollama_server: OllamaServer, tmp_path: Path, prompt: str, least: int
+) -> None:
+    tips = run_app(OLLAMA, model=SMOLLM2, folder=tmp_path, prompt=prompt, OLLAMA_URL=ollama_server.url)
+    assert least <= len(tips) <= 2

@@ -123,6 +123,54 @@ def test_five_words_in_a_row_out_of_what_was_seen_are_refused_with_the_words() -
     ]
 
 
+CHAT = """---
+form: json
+---
+# system
+Be kind. {{diversity}}
+# user
+{{persona}} {{n_tips}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (CHAT.replace("Be kind.", "Be very kind."), ""),
+        (CHAT.replace("json", "list"), "its form is 'list', that of the prompt is 'json'"),
+        ("{{persona}} {{n_tips}} {{diversity}}", "its form is 'list'"),
+        (
+            CHAT.replace("# system\n", "").replace("# user\n", ""),
+            "its turns are user: keep those of the prompt",
+        ),
+        (CHAT + "# assistant\nYes.\n# user\nGo on.\n", "its turns are system, user, assistant, user"),
+        (CHAT.replace("{{persona}}", "They"), "it lost {{persona}}: put it where it belongs"),
+        (CHAT.replace("{{n_tips}}", "5"), "never uses {{n_tips}}"),
+        (CHAT.replace("# user", "# usr"), "end with a user turn"),
+    ],
+)
+def test_a_version_keeps_form_turns_and_placeholders_of_what_it_comes_from(text: str, problem: str) -> None:
+    found = check_proposals(
+        [Proposal(why="x", text=text)], pack=PACK, known=(), base=Prompt(name="v9", text=CHAT)
+    )
+    assert any(problem in each for each in found) if problem else found == []
+
+
+def test_a_brief_says_what_a_version_keeps_of_turns_and_form() -> None:
+    def brief(text: str) -> str:
+        parent = Prompt(name="v9", text=text)
+        subject = Subject("id", 1, parent, "m", PACK, {}, ())
+        found = Findings(worst=(), verdicts=0, slots=0, unfilled={})
+        return write_brief(subject, found, rng=Random(1)).text
+
+    told = brief(CHAT)
+    assert "`# system`, `# user`" in told
+    assert "holds the model to JSON" in told
+    assert CHAT.strip() in told
+    assert "must use `{{n_tips}}`, `{{diversity}}`, `{{persona}}`, and may use" in told
+    assert "front matter" not in brief(PACK.prompts[0].text)
+
+
 def test_single_braces_around_a_value_are_a_slip_unless_the_pack_has_them() -> None:
     slip = Proposal(why="x", text="{persona} {{n_tips}} {{diversity}} {json}")
     (problem,) = check_proposals([slip], pack=PACK, known=())

@@ -24,5 +24,5 @@ def desk_of(pack: Pack) -> SittingMaterial:
         scenarios={scenario.hash: scenario for scenario in pack.scenarios},
         anchors=tuple(a.model_copy(update={"scenario": hash_of[a.scenario]}) for a in pack.anchors),
         candidate_of=candidate_of(pack),
-        models=MODELS,
+        hidden_names=MODELS,
     )

@@ -5,6 +5,7 @@ import random
 import re
 import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,14 +13,21 @@ from tests.judging.cells import make_cell
 from tests.judging.desks import MODELS, desk_of
 from tests.ranking.evidence import make_sitting
 from tests.support.benches import hold_bench
+from tests.support.experiments import Where, collect_with
+from tests.support.scripted import ScriptedEngine, make_model
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import Evidence
+from tipbench.clock import make_stamps
+from tipbench.grid import Cell
 from tipbench.judging.draw import draw_blocks, split_sections
 from tipbench.judging.handout import Sitting, build_sitting, make_sittings
+from tipbench.judging.request import SittingRequest
+from tipbench.judging.service import Judging
 from tipbench.judging.sheet import mask_names
-from tipbench.pack import builtin_pack
-from tipbench.records import Pack, compute_flags
+from tipbench.pack import builtin_pack, parse_pack
+from tipbench.records import Options, Pack, Sampling, compute_flags
+from tipbench.tracking import Tracking
 
 SHEETS = 200
 
@@ -181,6 +189,67 @@ def test_no_model_prompt_digest_run_or_key_is_in_the_sheet(cells: list[StoredCel
                 assert secret not in shown
             # `v1` is two letters: looked for as a word, not as part of an id.
             assert not re.search(rf"(?<![\w-]){re.escape(facts.prompt)}(?![\w-])", shown)
+
+
+CHAT = """---
+form: {form}
+---
+# system
+You are {name}, a prompt for smollm2 and qwen2.5:0.5b. {{{{diversity}}}}
+
+# user
+Who are you?
+
+# assistant
+{answer}
+
+# user
+{{{{persona}}}}
+{{{{tasks}}}}
+{{{{n_tips}}}} tips as {form}.
+"""
+
+
+def test_200_exported_items_name_no_model_or_prompt_although_chat_prompts_and_answers_do(
+    tracking: Tracking, experiment_name: str, tmp_path: Path
+) -> None:
+    answers = {"v8-pirate": "1. I am v8-pirate.", "v9-json": '{"tips": ["I am v9-json."]}'}
+    forms = {"v8-pirate": "list", "v9-json": "json"}
+    texts = {
+        f"prompts/{name}.md": CHAT.format(form=forms[name], name=name, answer=answer)
+        for name, answer in answers.items()
+    }
+    files = {name: text for name, text in builtin_pack().files.items() if not name.startswith("prompts/")}
+    pack = parse_pack(files | texts)
+    options = Options(sampling=Sampling(), n_tips=5, diversity=True, seed=1)
+    cells = [
+        Cell(pack, make_model(model), prompt, scenario, options)
+        for model in ("smollm2", "qwen2.5:0.5b")
+        for prompt in pack.prompts
+        for scenario in pack.scenarios[:10]
+    ]
+
+    def parrot(model: str, prompt: str, rng: random.Random) -> str:
+        told = re.findall(r"You are (\S+), a prompt", prompt)[0]
+        tips = [
+            f"I am {model} and was told to be {told} on day {rng.randrange(10**6)}: walk." for _ in range(5)
+        ]
+        if prompt.endswith("as json."):
+            return json.dumps({"tips": tips})
+        return "\n".join(f"{n}. {tip}" for n, tip in enumerate(tips, start=1))
+
+    engine = ScriptedEngine(("smollm2", "qwen2.5:0.5b"), parrot)
+    assert collect_with(lambda _: engine, cells, where=Where(tracking, experiment_name)) == len(cells)
+    judging = Judging(tracking, make_stamps(), tmp_path / "locks")
+    judging.hand_out(tmp_path / "sheet.json", SittingRequest("anna"), experiment=experiment_name)
+    sheet = (tmp_path / "sheet.json").read_text(encoding="utf-8")
+    items = [item for section in json.loads(sheet)["sections"] for item in section["items"]]
+    assert len(items) >= 200
+    assert sum("[model] and was told to be [model] on day" in item["text"] for item in items) == 200
+    secrets = ["smollm2", "qwen2.5", "v8-pirate", "v9-json", "pirate", "a prompt for", "sha256:"]
+    assert [secret for secret in secrets if secret in sheet.lower()] == []
+    schema = next(tmp_path.glob("*schema*"), None)
+    assert schema is None or not any(secret in schema.read_text() for secret in secrets)
 
 
 @pytest.mark.parametrize(

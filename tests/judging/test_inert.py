@@ -138,7 +138,7 @@ def test_a_sheet_of_hostile_texts_is_valid_and_one_item_stays_one_item(texts: li
         flags = {flag.name: False for flag in pack.rubric.flags}
         return Candidate(slot=0, text=text_of[member.cell.run.run_id], flags=flags)
 
-    desk = type(desk)(desk.rubric, desk.scenarios, desk.anchors, candidate_of, desk.models)
+    desk = type(desk)(desk.rubric, desk.scenarios, desk.anchors, candidate_of, desk.hidden_names)
     blocks = draw_blocks(cells, taken={}, limit=None, rng=random.Random(0))
     sitting = build_sitting(blocks, material=desk, seen=set(), order_seed=1)
     section = Section(

@@ -7,9 +7,10 @@ from statistics import median
 
 import pytest
 
-from tipbench.collect.candidates import parse_candidates
-from tipbench.pack import builtin_pack, render_prompt, select_scenarios
+from tipbench.collect.candidates import parse_candidates, read_json_tips, split_tips
+from tipbench.pack import builtin_pack, read_parts, render_prompt, select_scenarios
 from tipbench.records import Anchor, Options, Pack, Sampling, Scenario, compute_flags, count_words, word_set
+from tipbench.run_keys import RUN_KEYS
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,19 @@ def test_the_rubric_is_the_original_one(pack: Pack) -> None:
     ]
     assert [(flag.name, flag.weight) for flag in pack.rubric.flags] == [("format_ok", 2), ("overlong", -1)]
     assert (pack.rubric.lowest, pack.rubric.highest) == (2, 17)
-    assert [prompt.name for prompt in pack.prompts] == ["v1", "v2-mentor", "v3-few-shot"]
+    names = ["v1", "v2-mentor", "v3-few-shot", "v4-json", "v5-chat"]
+    assert [prompt.name for prompt in pack.prompts] == names
+    assert RUN_KEYS["prompts"].default == "v1,v2-mentor,v3-few-shot", "what collect takes unless told"
+
+
+def test_v4_and_v5_differ_in_the_form_alone(pack: Pack) -> None:
+    as_json, as_list = (read_parts(prompt.text) for prompt in pack.prompts[-2:])
+    assert (as_json.form, as_list.form) == ("json", "list")
+    assert as_json.roles == as_list.roles == ("system", "user", "assistant", "user")
+    assert (as_json.turns[1], as_json.turns[3]) == (as_list.turns[1], as_list.turns[3])
+    tips = read_json_tips(as_json.turns[2].text)
+    assert tips == split_tips(as_list.turns[2].text, n_tips=3)
+    assert [compute_flags(tip, pack.rubric)["format_ok"] for tip in tips or ()] == [True] * 3
 
 
 def test_every_point_of_every_scale_has_a_meaning_and_an_example(pack: Pack) -> None:
@@ -124,12 +137,12 @@ def test_no_two_scenarios_are_nearly_the_same(pack: Pack) -> None:
     assert max(len(a & b) / len(a | b) for a, b in combinations(sets, 2)) < 0.5
 
 
-def test_every_prompt_asks_for_a_numbered_list_of_short_tips(pack: Pack) -> None:
+def test_every_prompt_asks_for_short_tips_in_its_form(pack: Pack) -> None:
     for prompt in pack.prompts:
         options = Options(sampling=Sampling(), n_tips=7, diversity=True, seed=0)
         text = render_prompt(pack, prompt, pack.scenarios[0], options=options).text
         assert "exactly 7" in text
-        assert "numbered list" in text
+        assert ("JSON" if read_parts(prompt.text).form == "json" else "numbered list") in text
         assert "25 words" in text
         assert pack.diversity_request in text
         assert "{{" not in text

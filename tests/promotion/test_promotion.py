@@ -45,10 +45,11 @@ def fresh(arms: Campaign, tracking: Tracking, tmp_path: Path) -> Campaign:
     return Campaign(tracking, tmp_path, arms.levels, pack=pack, experiment=arms.experiment)
 
 
-def prepare(campaign: Campaign, name: str, *, by: str = "anna") -> Callable[[], InForce]:
+def prepare(campaign: Campaign, name: str, *, by: str = "anna", template: str = "") -> Callable[[], InForce]:
     """Everything a promotion of the arm begins with, read now; calling it makes the arm champion."""
     bench = campaign.gate().read(campaign.experiment)
     arm = make_arm(bench, name).model_copy(update={"pack": campaign.pack.name})
+    arm = arm.model_copy(update={"template": template or arm.template})
     chain = read_chain(campaign.tracking, campaign.pack.name)
     facts = PromotionFacts(
         how="forced", arm=arm.name, arm_hash=arm.hash, pack=arm.pack, predecessor="", reason=WHY, by=by
@@ -56,9 +57,9 @@ def prepare(campaign: Campaign, name: str, *, by: str = "anna") -> Callable[[], 
     return lambda: succeed(campaign.tracking, arm, facts, chain=chain, stamps=campaign.stamps)
 
 
-def crown(campaign: Campaign, name: str, *, by: str = "anna") -> InForce:
+def crown(campaign: Campaign, name: str, *, by: str = "anna", template: str = "") -> InForce:
     """Makes the arm champion of the campaign's pack, whatever the gate says."""
-    return prepare(campaign, name, by=by)()
+    return prepare(campaign, name, by=by, template=template)()
 
 
 def official(url: str, campaign: Campaign) -> tuple[int, str, list[int]]:
@@ -101,6 +102,28 @@ def test_rollback_goes_back_to_the_model_before(fresh: Campaign, mlflow_url: str
     tags = seen.tags
     assert (tags["tipbench.model"], tags["tipbench.model_digest"]) == ("m1", "sha256:m1")
     assert '"temperature":0.7' in tags["tipbench.options"]
+
+
+def test_a_chat_prompt_is_a_chat_prompt_to_the_official_client(fresh: Campaign, mlflow_url: str) -> None:
+    client = MlflowClient(tracking_uri=mlflow_url, registry_uri=mlflow_url)
+    name = entry_name(fresh.pack.name)
+    body = "{{persona}} {{n_tips}}\n{{diversity}}"
+    chat = f"---\nform: json\n---\n# system\nBe kind.\n# user\n{body}\n"
+    for template in (chat, chat, f"---\nform: json\n---\n{body}\n", f"---\nform: list\n---\n{body}\n"):
+        crown(fresh, "m1+v3", template=template)
+    versions = [client.get_prompt_version(name, number) for number in ("1", "2", "3")]
+    assert client.get_prompt_version_by_alias(name, "champion").version == 3, "the same twice is one version"
+    first, second, third = (each for each in versions if each is not None)
+    assert first.template == [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": body},
+    ]
+    assert first.variables == {"persona", "n_tips", "diversity"}
+    assert (first.is_text_prompt, second.is_text_prompt, third.is_text_prompt) == (False, True, True)
+    assert second.template == third.template == body
+    assert first.response_format == second.response_format
+    assert (first.response_format or {})["properties"]["tips"]["minItems"] == fresh.n_tips
+    assert third.response_format is None
 
 
 def test_a_champion_again_has_its_old_version(fresh: Campaign, mlflow_url: str) -> None:

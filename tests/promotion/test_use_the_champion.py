@@ -24,6 +24,19 @@ from tipbench.records import ChampionArm, Options, Prompt, Sampling, content_has
 PACK = builtin_pack()
 MODEL = make_model("qwen2.5:1.5b")
 SCENARIO = PACK.scenarios[0]
+CHAT = """---
+form: json
+---
+# system
+You write {{n_tips}} tips.
+# user
+Hello
+# assistant
+{"tips": ["Rest."]}
+# user
+{{persona}}
+{{diversity}}
+"""
 
 
 def make_champion(prompt: Prompt, options: Options) -> Champion:
@@ -61,7 +74,8 @@ def test_every_prompt_of_the_pack_is_rendered_as_benched_for_every_scenario(dive
             for given in (scenario, as_an_app_has_it):
                 assert champion.render(given).encode() == cell.text.encode()
                 assert champion.seed(given) == cell.seed
-            assert champion.messages(scenario) == [{"role": "user", "content": cell.text}]
+            assert champion.messages(scenario) == cell.question.messages
+            assert champion.form == cell.question.form
 
 
 def test_the_options_are_those_of_the_bench_by_the_servers_own_names() -> None:
@@ -70,6 +84,35 @@ def test_the_options_are_those_of_the_bench_by_the_servers_own_names() -> None:
         assert (options["temperature"], options["seed"]) == (0.7, champion.seed(SCENARIO))
     assert champion.ollama_options(SCENARIO)["num_predict"] == 640
     assert champion.openai_options(SCENARIO)["max_tokens"] == 640
+
+
+def test_a_champion_with_turns_and_a_form_is_asked_and_cut_as_it_was_benched(tmp_path: Path) -> None:
+    made = make_champion(Prompt(name="v9", text=CHAT), make_options(n_tips=2))
+    made.save(tmp_path / "champion.json")
+    champion = tipbench.open_champion(file=tmp_path / "champion.json")
+    assert [message["role"] for message in champion.messages(SCENARIO)] == [
+        "system", "user", "assistant", "user",
+    ]  # fmt: skip
+    assert champion.messages(SCENARIO)[0]["content"] == "You write 2 tips."
+    assert champion.form is not None
+    assert champion.form["properties"]["tips"]["maxItems"] == 2
+    assert champion.ollama_form == {"format": champion.form}
+    asked: Any = champion.openai_options(SCENARIO)
+    assert asked["response_format"]["json_schema"]["schema"] == champion.form
+    assert champion.parse('{"tips": ["Walk.", "Rest."]}') == ["Walk.", "Rest."]
+    assert champion.parse("1. Walk.\n2. Rest.") == []
+    plain = make_champion(PACK.prompts[0], make_options(n_tips=2))
+    assert (plain.form, plain.ollama_form) == (None, {})
+    assert "response_format" not in plain.openai_options(SCENARIO)
+
+
+def test_a_champion_without_a_chat_template_has_text_and_no_messages() -> None:
+    known = make_champion(PACK.prompts[0], make_options())
+    bare = known.stored.arm.model_copy(update={"model_digest": f"{MODEL.digest}/raw"})
+    champion = Champion(known.stored.model_copy(update={"arm": bare}).sealed())
+    assert champion.render(SCENARIO) == known.render(SCENARIO)
+    with pytest.raises(UsageError, match="no chat template"):
+        champion.messages(SCENARIO)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,9 @@ from tipbench.tracking import Tracking
 from tipbench.tracking.client import NoSuchText
 from tipbench.tracking.runs import Experiment, Run, Write, blank_write
 
+TELLING_NAME = 4
+"""Characters of a prompt's name that is masked: `v1` may be a word of a tip."""
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -92,9 +95,11 @@ class Bench:
         return sorted({cell.facts.arm for cell in self.evidence.cells})
 
     @property
-    def models(self) -> tuple[str, ...]:
-        """The models there are cells of."""
-        return tuple(sorted({cell.facts.model for cell in self.evidence.cells}))
+    def hidden_names(self) -> tuple[str, ...]:
+        """What a text must not tell a judge: models, and prompts that are not called like `v1`, a word."""
+        facts = [cell.facts for cell in self.evidence.cells]
+        prompts = {each.prompt for each in facts if len(each.prompt) >= TELLING_NAME}
+        return tuple(sorted({each.model for each in facts} | prompts))
 
     @property
     def pack(self) -> Pack:

@@ -1,14 +1,15 @@
 """Prompt versions in MLflow: one run each, with the text, the parent, and why it exists."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pydantic import Field
 
 from tipbench.bench.damage import FACTS_TAG, Damage, PassOver, find_readable, ignore, read_each, read_tag
 from tipbench.errors import UsageError
-from tipbench.pack import examine, parse_pack
+from tipbench.pack import examine, parse_pack, read_parts
+from tipbench.pack.check import ALWAYS, PLACEHOLDER
 from tipbench.records import SCHEMA, Pack, Prompt, Record, content_hash
 from tipbench.tracking import Run, Write
 from tipbench.tracking.runs import clean_text
@@ -79,8 +80,13 @@ def add_prompts(pack: Pack, prompts: Iterable[Prompt]) -> Pack:
     return parse_pack({**pack.files, **{f"prompts/{prompt.name}.md": prompt.text for prompt in prompts}})
 
 
-def check_proposals(proposals: Sequence[Proposal], *, pack: Pack, known: Collection[str]) -> list[str]:
-    """Everything that is wrong with them; `known` are the hashes of texts that were benched before."""
+def check_proposals(
+    proposals: Sequence[Proposal], *, pack: Pack, known: Collection[str], base: Prompt | None = None
+) -> list[str]:
+    """Everything that is wrong with them; `known` are the hashes of texts that were benched before.
+
+    `base` is what they are versions of: they keep its form, its turns and its placeholders.
+    """
     problems: list[str] = []
     seen = set(known)
     for place, proposal in enumerate(proposals, start=1):
@@ -94,12 +100,27 @@ def check_proposals(proposals: Sequence[Proposal], *, pack: Pack, known: Collect
             for each in (*found.mistakes, *found.remarks)
             if each.file == file and each.what not in usual
         ]
+        if base is not None:
+            problems += [f"version {place}: {what}" for what in _find_losses(proposal.clean, base.text)]
         if not proposal.why.strip():
             problems.append(f"version {place}: say why it exists")
         if text_hash in seen:
             problems.append(f"version {place}: its text is not new")
         seen.add(text_hash)
     return problems
+
+
+def _find_losses(text: str, base: str) -> Iterator[str]:
+    """What a version must have of the prompt it comes from, or it is not known what helped."""
+    mine, theirs = read_parts(text), read_parts(base)
+    if mine.form != theirs.form:
+        yield f"its form is {mine.form!r}, that of the prompt is {theirs.form!r}: keep the front matter"
+    if mine.roles != theirs.roles:
+        kept = ", ".join(theirs.roles)
+        yield f"its turns are {', '.join(mine.roles) or 'none'}: keep those of the prompt ({kept})"
+    lost = sorted(set(PLACEHOLDER.findall(base)) - set(PLACEHOLDER.findall(text)) - set(ALWAYS))
+    if lost:
+        yield f"it lost {', '.join(f'{{{{{name}}}}}' for name in lost)}: put it where it belongs"
 
 
 def refuse_proposals(problems: Sequence[str], *, source: str) -> None:

@@ -382,11 +382,11 @@ class Improving:
         return write_brief(subject, found, rng=Random(seed_source(self._judging.stamps)()))
 
     def _checker(self, course: Course) -> Check:
-        prompts = (*course.prompts, *self.order.pack.prompts)
+        order, prompts = self.order, (*course.prompts, *self.order.pack.prompts)
         known, own = {prompt.hash for prompt in prompts}, [prompt.text for prompt in prompts]
-        seen = read_seen(self._judging.open(self.order.experiment), course.cells, self.order.training)
+        seen = read_seen(self._judging.open(order.experiment), course.cells, order.training)
         return lambda proposals: [
-            *check_proposals(proposals, pack=self.order.pack, known=known),
+            *check_proposals(proposals, pack=order.pack, known=known, base=order.base),
             *find_copies(proposals, seen=seen, own=own),
         ]
 

@@ -136,7 +136,7 @@ def propose_anchors(bench: Bench, pack: Pack) -> AnchorProposal:
     known = {_plain(anchor.text) for anchor in pack.anchors}
     for each in agreed:
         text = bench.candidates_of(each.cell)[each.slot].text
-        why = _why_not(text, each, pack, known=known, models=bench.models)
+        why = _why_not(text, each, pack, known=known, names=bench.hidden_names)
         if why:
             refused.append(Refused(text, why))
         else:
@@ -180,7 +180,7 @@ def _agree(verdicts: Iterable[Verdict], cell: StoredCell, bench: Bench) -> bool:
     return max(composites) - min(composites) <= AGREE_WITHIN
 
 
-def _why_not(text: str, each: AgreedCandidate, pack: Pack, *, known: set[str], models: Iterable[str]) -> str:
+def _why_not(text: str, each: AgreedCandidate, pack: Pack, *, known: set[str], names: Iterable[str]) -> str:
     """Why this candidate is no anchor; empty when it is one."""
     flags = compute_flags(text, pack.rubric)
     if _scenario_of(each, pack) is None:
@@ -189,8 +189,8 @@ def _why_not(text: str, each: AgreedCandidate, pack: Pack, *, known: set[str], m
         return "there is an anchor with this text"
     if _plain(text) in _plain(pack.rubric.text):
         return "it is an example of the rubric"
-    if blind_text(text, models) != text:
-        return "it names a model, or is not shown as it is"
+    if blind_text(text, names) != text:
+        return "it names a model or a prompt, or is not shown as it is"
     if any(verdict.flags != flags for verdict in each.verdicts.values()):
         return "a judge overruled a computed flag"
     return ""

@@ -58,7 +58,7 @@ class SittingMaterial:
     scenarios: Mapping[str, Scenario]
     anchors: tuple[Anchor, ...]
     candidate_of: Callable[[Member], Candidate]
-    models: tuple[str, ...]
+    hidden_names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def gather_material(bench: Bench) -> SittingMaterial:
         scenarios={scenario.hash: scenario for pack in packs for scenario in pack.scenarios},
         anchors=tuple(anchors.values()),
         candidate_of=lambda member: bench.candidates_of(member.cell)[member.slot],
-        models=bench.models,
+        hidden_names=bench.hidden_names,
     )
 
 
@@ -183,13 +183,13 @@ def build_sitting(
 
 def _show_member(member: Member, block: int, material: SittingMaterial) -> _Shown:
     candidate = material.candidate_of(member)
-    text = blind_text(candidate.text, material.models)
+    text = blind_text(candidate.text, material.hidden_names)
     key = KeyItem(id="", text_hash="", block=block, cell=member.cell.run.run_id, slot=member.slot)
     return _Shown(member.cell.facts.scenario_hash, text, candidate.flags, key)
 
 
 def _show_anchor(anchor: Anchor, material: SittingMaterial) -> _Shown:
-    text = blind_text(anchor.text, material.models)
+    text = blind_text(anchor.text, material.hidden_names)
     key = KeyItem(id="", text_hash="", anchor=anchor.id)
     return _Shown(anchor.scenario, text, compute_flags(anchor.text, material.rubric), key)
 

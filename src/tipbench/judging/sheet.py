@@ -188,15 +188,15 @@ def group_alike(shown: Iterable[L]) -> list[list[L]]:
     return list(groups.values())
 
 
-def blind_text(text: str, models: Iterable[str]) -> str:
-    """A text as every judge sees it, in a file, over MCP, at the terminal: inert, and naming no model."""
-    return mask_names(make_inert(text), models)
+def blind_text(text: str, names: Iterable[str]) -> str:
+    """A text as every judge sees it, in a file, over MCP, at the terminal: inert, naming nobody."""
+    return mask_names(make_inert(text), names)
 
 
-def mask_names(text: str, models: Iterable[str]) -> str:
-    """The text without the names of these models, of well-known families and, after "by", their makers."""
-    names = sorted({name for model in models for name in _names_of(model)}, key=len, reverse=True)
-    pattern = "|".join([_FAMILY, *(re.escape(name) for name in names)])
+def mask_names(text: str, names: Iterable[str]) -> str:
+    """The text without these names of models and prompts, of well-known families and, after "by", makers."""
+    parts = sorted({part for name in names for part in _names_of(name)}, key=len, reverse=True)
+    pattern = "|".join([_FAMILY, *(re.escape(part) for part in parts)])
     text = re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", MASK, text, flags=re.IGNORECASE)
     return re.sub(rf"(?i)(?<=\bby )(?:{'|'.join(VENDORS)})\b", MASK, text)
 

@@ -29,6 +29,11 @@ TIPS = "tips"
 CHARACTERS_PER_TOKEN = 3
 """So many at least in English: what the form allows fits into the token budget."""
 
+TOKENS_AROUND_A_TIP = 8
+"""Quotation marks, a comma, a line break and its indent."""
+SHORTEST_TIP = 10
+"""Characters: very small models fill a list that they must fill with `","`."""
+
 _FRONT = re.compile(r"\A---[ \t]*\n((?:.*\n)*?)---[ \t]*(?:\n|\Z)")
 _FIELD = re.compile(r"[ \t]*([A-Za-z_][A-Za-z0-9_-]*)[ \t]*:[ \t]*(.*?)[ \t]*")
 _HEADING = re.compile(rf"^# (?:{'|'.join(get_args(Role))})[ \t]*$", re.MULTILINE)
@@ -45,23 +50,20 @@ class PromptParts:
     turns: tuple[Turn, ...] = ()
     lines: tuple[int, ...] = ()
     mistakes: tuple[tuple[int, str], ...] = ()
+    is_plain: bool = False
+    """Whether the file is one user message as it stands."""
 
     @property
     def roles(self) -> tuple[Role, ...]:
         """Who speaks, in order."""
         return tuple(turn.role for turn in self.turns)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is one user message that asks for a list: all there was before 2026-11-18."""
-        return self.form == "list" and self.roles == ("user",)
-
 
 def read_parts(text: str) -> PromptParts:
     """The turns of a prompt file and its form, with what is wrong in how they are written."""
     front = _read_front(text)
     if front is None:
-        return PromptParts(turns=(Turn(role="user", text=text),), lines=(1,))
+        return PromptParts(turns=(Turn(role="user", text=text),), lines=(1,), is_plain=True)
     fields, length = front
     mistakes = list(_field_mistakes(fields))
     turns, lines = _read_turns(text.split("\n")[length:], first=length + 1)
@@ -236,8 +238,8 @@ def _as_text(value: str | tuple[str, ...]) -> str:
 def answer_schema(options: Options) -> dict[str, Any]:
     """What an answer of the form `json` must be: so many texts, short enough for the token budget."""
     n_tips = options.n_tips
-    longest = max(1, options.sampling.max_tokens // n_tips) * CHARACTERS_PER_TOKEN
-    tip = {"type": "string", "minLength": 1, "maxLength": longest}
+    longest = max(1, options.sampling.max_tokens // n_tips - TOKENS_AROUND_A_TIP) * CHARACTERS_PER_TOKEN
+    tip = {"type": "string", "minLength": min(SHORTEST_TIP, longest), "maxLength": longest}
     return {
         "type": "object",
         "properties": {TIPS: {"type": "array", "items": tip, "minItems": n_tips, "maxItems": n_tips}},

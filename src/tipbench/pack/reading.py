@@ -26,8 +26,8 @@ from tipbench.pack.check import (
     read_lines,
     read_scenarios,
 )
-from tipbench.pack.prompts import read_prompts
-from tipbench.records import SCHEMA, Anchor, Flag, FlagRule, Pack, Record, Rubric, Scale, Scenario
+from tipbench.pack.prompts import read_parts, read_prompts
+from tipbench.records import SCHEMA, Anchor, Flag, FlagRule, Pack, Prompt, Record, Rubric, Scale, Scenario
 
 ANCHORS = "anchors.jsonl"
 _MAX_BYTES = 100_000
@@ -475,12 +475,19 @@ def describe_pack(pack: Pack) -> str:
         [
             f"pack {pack.name!r} is sound ({pack.hash})",
             f"scenarios: {len(pack.scenarios)} ({listed}), {held_out} held out",
-            f"prompts: {', '.join(prompt.name for prompt in pack.prompts)}",
+            f"prompts: {', '.join(map(_describe_prompt, pack.prompts))}",
             f"rubric {rubric.name}: {parts}; composite {rubric.lowest:g} to {rubric.highest:g}",
             f"anchors: {len(pack.anchors)}",
             f"well-formed: {pack.format_flag or 'no flag says so, the gate leaves its rule on format out'}",
         ]
     )
+
+
+def _describe_prompt(prompt: Prompt) -> str:
+    parts = read_parts(prompt.text)
+    turns = [f"{len(parts.turns)} turns"] if len(parts.turns) > 1 else []
+    more = turns + [parts.form] * (parts.form != "list")
+    return f"{prompt.name} ({', '.join(more)})" if more else prompt.name
 
 
 def start_pack(folder: Path) -> list[str]:

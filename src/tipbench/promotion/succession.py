@@ -24,9 +24,10 @@ from tipbench.bench.champions import (
 )
 from tipbench.clock import Stamps
 from tipbench.errors import PromotionLost, TrackingError, TrackingRefused, UsageError
+from tipbench.pack import answer_schema, read_parts
 from tipbench.records import SCHEMA
 from tipbench.tracking import Tracking
-from tipbench.tracking.registry import PromptVersion
+from tipbench.tracking.registry import PromptTemplate, PromptVersion
 from tipbench.tracking.runs import blank_write
 
 TRIES = 5
@@ -217,8 +218,18 @@ def _ensure_version(tracking: Tracking, arm: ChampionArm, *, origin: str) -> int
         ORIGIN_TAG: origin,
     }
     return tracking.registry.ensure_version(
-        entry_name(arm.pack), text=arm.template, mark=(ARM_TAG, arm.hash), tags=tags
+        entry_name(arm.pack), _make_template(arm), mark=(ARM_TAG, arm.hash), tags=tags
     )
+
+
+def _make_template(arm: ChampionArm) -> PromptTemplate:
+    """The arm's prompt as MLflow writes prompts; a plain one as it stands."""
+    parts = read_parts(arm.template)
+    if parts.is_plain:
+        return PromptTemplate(arm.template)
+    messages = [{"role": turn.role, "content": turn.text.strip()} for turn in parts.turns]
+    schema = answer_schema(arm.options) if parts.form == "json" else None
+    return PromptTemplate(messages if len(messages) > 1 else messages[0]["content"], schema)
 
 
 def _claim(tracking: Tracking, predecessor: str, mine: str) -> str:

@@ -1,6 +1,7 @@
 """MLflow's prompt registry: one entry per pack, one version per arm, an alias on the champion's."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import Field
@@ -11,6 +12,8 @@ from tipbench.web import Reply
 PROMPT_TAG = {"mlflow.prompt.is_prompt": "true"}
 """What makes a registered model a prompt."""
 TEXT_TAG = "mlflow.prompt.text"
+TYPE_TAG = "_mlflow_prompt_type"
+ANSWER_TAG = "_mlflow_prompt_response_format"
 MOST_VERSIONS = 10_000
 _GONE = "RESOURCE_DOES_NOT_EXIST"
 _THERE = "RESOURCE_ALREADY_EXISTS"
@@ -59,6 +62,29 @@ class RegistryEntry:
 
 
 @dataclass(frozen=True)
+class PromptTemplate:
+    """What a version holds in MLflow's own form: one text, or the messages of a chat; what it answers with.
+
+    Double braces are the variables. `answer_schema` is a JSON Schema, or nothing.
+    """
+
+    template: str | Sequence[Mapping[str, str]]
+    answer_schema: Mapping[str, object] | None = None
+
+    @property
+    def text(self) -> str:
+        """As the registry keeps it."""
+        return self.template if isinstance(self.template, str) else json.dumps(list(self.template))
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """All that MLflow's own client would write."""
+        kind = "text" if isinstance(self.template, str) else "chat"
+        form = {} if self.answer_schema is None else {ANSWER_TAG: json.dumps(self.answer_schema)}
+        return {**PROMPT_TAG, TEXT_TAG: self.text, TYPE_TAG: kind, **form}
+
+
+@dataclass(frozen=True)
 class PromptVersion:
     """One version of it."""
 
@@ -67,7 +93,7 @@ class PromptVersion:
 
     @property
     def text(self) -> str:
-        """The template as it is now; anybody may have edited it in MLflow."""
+        """The template as it is kept now; anybody may have edited it in MLflow."""
         return self.tags.get(TEXT_TAG, "")
 
 
@@ -117,18 +143,20 @@ class Registry:
         answer = call_patiently(lambda: self._rest.get("model-versions/search", _ManyVersions, query=query))
         return sorted((each.to_version() for each in answer.model_versions), key=lambda found: found.number)
 
-    def ensure_version(self, name: str, *, text: str, mark: tuple[str, str], tags: Mapping[str, str]) -> int:
-        """The number of the first version with this text and this mark, a tag; made if there is none.
+    def ensure_version(
+        self, name: str, prompt: PromptTemplate, *, mark: tuple[str, str], tags: Mapping[str, str]
+    ) -> int:
+        """The number of the first version with this template and this mark, a tag; made if there is none.
 
         All tags go into the create, and nothing is edited later. A create whose answer was lost is found by
         its mark before it is repeated.
         """
         key, value = mark
-        full = {**PROMPT_TAG, TEXT_TAG: text, "_mlflow_prompt_type": "text", key: value, **tags}
+        full = {**prompt.tags, key: value, **tags}
 
         def find_or_create() -> int:
             for version in self.list_versions(name):
-                if version.tags.get(key) == value and version.text == text:
+                if version.tags.get(key) == value and version.text == prompt.text:
                     return version.number
             body = {"name": name, "source": "prompt-template", "tags": _pairs(full)}
             self._rest.tell("model-versions/create", body)

@@ -88,14 +88,14 @@ class AutoItems:
         if item.anchor:
             anchor = self._anchors[item.anchor]
             flags = compute_flags(anchor.text, self._pack.rubric)
-            text = blind_text(anchor.text, self._material.models)
+            text = blind_text(anchor.text, self._material.hidden_names)
             return AutoItem(self._scenarios[anchor.scenario], text, flags)
         cell = self._cells.get(item.cell)
         if cell is None:
             return None
         candidate = self._material.candidate_of(Member(cell, item.slot))
         scenario = self._material.scenarios[cell.facts.scenario_hash]
-        return AutoItem(scenario, blind_text(candidate.text, self._material.models), candidate.flags)
+        return AutoItem(scenario, blind_text(candidate.text, self._material.hidden_names), candidate.flags)
 
 
 def sittings_of(judge: JudgeModel, bench: Bench) -> list[StoredSitting]:
