@@ -157,7 +157,8 @@ def take_turn(side: Side, number: int) -> None:
     side.tipbench("`judge --apply`, 39 candidates", "judge", "--apply", str(sheet), experiment=name)
     side.tipbench("`judge status`", "judge", "status", experiment=name)
     side.tipbench("`compare`", "compare", experiment=name)
-    force = ("--force", "--challenger", "openai:null+v2-mentor", "--reason", "x")
+    challenger = "openai:null+v2-mentor" if number % 2 else "openai:null+v1"
+    force = ("--force", "--challenger", challenger, "--reason", "x")
     first = ("--initial", "openai:null+v1", "--reason", "x")
     side.tipbench("`promote`, a person's word", "promote", *(force if number else first), experiment=name)
     side.tipbench("`judge close`", "judge", "close", "--reason", "enough", experiment=name)

@@ -1,13 +1,18 @@
 """The texts of a cell: one file under the names that people know, and cells that have a file for each."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Cli
+from tests.ranking.campaign import collect_campaign
+from tests.support.fault_proxy import FaultProxy, kind_of
 from tests.support.official import MlflowClient
+from tests.support.scripted import ScriptedEngine
+from tests.tracking.writing import impatient
 from tipbench.bench.bench import Bench, open_bench
 from tipbench.bench.cells import StoredTexts
 from tipbench.clock import make_stamps
@@ -41,6 +46,22 @@ def test_people_find_every_text_in_one_file_under_its_own_name(
         assert texts["context.json"] == json.loads(
             json.dumps({"scenario": scenario.id, "values": scenario.values})
         )
+
+
+def test_a_cell_is_four_requests_and_nobody_fetches_the_pack_that_was_stored_here(
+    mlflow_url: str, experiment_name: str, tmp_path: Path
+) -> None:
+    engine = ScriptedEngine(["one"], lambda model, prompt, rng: "1. Rest first.")
+    with FaultProxy(mlflow_url) as proxy, impatient(proxy.url, tmp_path / "home") as tracking:
+        pack = collect_campaign(tracking, experiment_name, scenarios=2, prompts=1, engine=engine)
+        asked = Counter(map(kind_of, proxy.requests))
+        assert read(experiment_name, tracking).pack == pack
+        assert not [line for line in proxy.requests if kind_of(line) == "GET artifact"]
+    cells, packs, files = 2, 1, len([*pack.files, "pack-files.json"])
+    assert asked["PUT artifact"] == cells + files
+    assert asked["POST runs/create"] == asked["POST runs/log-batch"] == cells + packs
+    assert asked["POST runs/update"] == cells + packs
+    assert asked["POST runs/search"] == 2, "for the plan, and when the engine is ours"
 
 
 def put_file(client: MlflowClient, run_id: str, name: str, text: str) -> None:

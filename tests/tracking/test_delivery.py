@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fault_proxy import FaultProxy, Plan
+from tests.support.fault_proxy import FaultProxy, Plan, kind_of
 from tests.tracking.writing import TEXTS, impatient, make_write
 from tipbench.errors import TrackingRefused, TrackingUnavailable
-from tipbench.tracking import Experiment, Tracking
+from tipbench.tracking import Experiment, Tracking, Write
 
 
 def test_a_delivered_write_is_read_back_as_it_was_given(tracking: Tracking, experiment: Experiment) -> None:
@@ -193,6 +193,26 @@ def test_a_write_needs_no_more_requests_than_it_must(
     assert len(proxy.requests) == len(REQUESTS_OF_A_WRITE)
     for request, name in zip(proxy.requests, REQUESTS_OF_A_WRITE, strict=True):
         assert request.endswith(name)
+
+
+def test_a_text_alone_is_one_request_and_is_there(
+    proxy: FaultProxy, tracking: Tracking, experiment: Experiment, tmp_path: Path
+) -> None:
+    run_id = tracking.deliver(make_write(experiment))
+    run = tracking.read_run(run_id)
+    alone = Write(
+        attempt="a-text-alone",
+        experiment=experiment.name,
+        experiment_id=experiment.id,
+        run_id=run_id,
+        artifacts={"later.txt": "said later"},
+    )
+    with impatient(proxy.url, tmp_path / "other") as through_proxy:
+        through_proxy.find_experiment(experiment.name)
+        proxy.requests.clear()
+        through_proxy.deliver(alone, artifact_uri=run.artifact_uri)
+    assert [kind_of(line) for line in proxy.requests] == ["PUT artifact"]
+    assert tracking.read_artifact(run, "later.txt") == "said later"
 
 
 def test_a_server_that_stays_away_leaves_the_write_in_the_journal_for_the_next_process(

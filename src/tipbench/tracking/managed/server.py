@@ -36,7 +36,7 @@ GUNICORN = (
     "--worker-class gthread --threads 8 --keep-alive 75 --timeout 0 --graceful-timeout 5 "
     "--limit-request-line 0 --no-control-socket --log-level warning"
 )
-"""A name of 500 characters makes a long request line; a machine that sleeps must not look like a hung worker."""
+"""A name of 500 characters makes a long request line; a machine that slept is no hung worker."""
 
 
 @dataclass(frozen=True)
