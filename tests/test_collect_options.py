@@ -249,6 +249,17 @@ def test_missing_models_are_left_out_only_where_that_is_asked_for(
     assert "absent" in told.err
 
 
+def test_a_model_without_a_chat_template_is_collected_only_with_raw(
+    cli: Cli, ollama: FakeOllama, pack: str
+) -> None:
+    ollama.shown, ollama.version = ollama.shown | {"template": "{{ .Prompt }}"}, "0.24.0"
+    where = ("--models", "m", "--prompts", "v1", "--pack", pack, "--ollama-url", ollama.url)
+    refused = cli("collect", *where, "--dry-run")
+    assert (refused.code, "no chat template" in refused.err) == (2, True), refused.err
+    told = cli.ok("collect", *where, "--dry-run", "--json", "--raw")
+    assert told.json()["models"] == ["m:latest"]
+
+
 def test_who_does_not_wait_ends_at_once_and_names_who_holds_the_engine(
     cli: Cli, pack: str, experiment_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
