@@ -158,8 +158,12 @@ def test_one_sitting_over_the_api_is_blind_and_counts(fresh_site: Site, judged: 
         for item in items
     ]
     body = {"verdicts": verdicts}
+    verdicts[0]["flags"] = {"overlong": not items[0]["flags"]["overlong"]}
     done = site.client.post(at(f"judging/submit/{token}", judged), json=body, headers=headers).json()
     assert (done["state"], done["remaining"]) == ("accepted", 0)
+    assert done["stored"]["scores"] == {each["item"]: each["scores"] for each in verdicts}
+    assert done["stored"]["overruled"] == {items[0]["item"]: verdicts[0]["flags"]}
+    assert {item["scenario"] for item in items} == set(taken.json()["scenarios"])
     again = site.client.post(at(f"judging/submit/{token}", judged), json=body, headers=headers)
     assert again.status_code == 200, "the reply was lost and it is sent again"
     assert site.client.get(at("leaderboard", judged), headers=site.as_("viewer")).status_code == 200

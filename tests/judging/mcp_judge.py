@@ -67,12 +67,11 @@ class McpJudge:
         answered = 0
         while (sitting := await self.call("open_sitting", experiment=experiment))["sitting"]:
             where = {"sitting": sitting["sitting"], "experiment": experiment}
-            await self.call("read_rubric", **where)
+            scales = list((await self.call("read_rubric", **where))["scales"])
             while sitting["state"] == "open":
                 found = await self.call("next_items", **where, n=n)
                 verdicts = [
-                    give_verdict(item, list(found["scales"]), score)
-                    | {"reason": explain(unfence(item["text"]))}
+                    give_verdict(item, scales, score) | {"reason": explain(unfence(item["text"]))}
                     for item in found["items"]
                 ]
                 sitting = await self.call("submit_verdicts", **where, verdicts=verdicts)

@@ -153,11 +153,12 @@ def test_sittings_through_file_and_mcp_become_what_the_rule_says(
 
 async def judge_block(client: McpJudge, judge: Simulated) -> str:
     sitting = await client.call("open_sitting", next=1, order="random")
+    rubric = await client.call("read_rubric", sitting=sitting["sitting"])
     found = await client.call("next_items", sitting=sitting["sitting"], n=40)
     verdicts = [
         {
             "item": item["item"],
-            "scores": judge.score(unfence(item["text"]), list(found["scales"])),
+            "scores": judge.score(unfence(item["text"]), list(rubric["scales"])),
             "reason": "simulated",
         }
         for item in found["items"]

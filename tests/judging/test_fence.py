@@ -49,7 +49,8 @@ def test_two_hundred_hostile_texts_are_two_hundred_items_and_nothing_acts() -> N
     assert len(marks) == COUNT
     assert not any(mark in text for mark in marks for text in texts)
     strings = [item["text"] for item in wire["items"]]
-    strings += [str(value) for value in wire["items"][0]["scenario"].values()]
+    strings += [str(value) for value in wire["scenarios"]["S1"].values()]
+    assert {item["scenario"] for item in wire["items"]} == {"S1"}
     acting = {c for text in strings for c in text if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co"}}
     assert acting <= {"\n"}
 

@@ -117,7 +117,14 @@ def test_the_text_allows_only_tools_and_options_that_exist() -> None:
         options = {option for parameter in judge_command.params for option in parameter.opts}
         assert set(re.findall(r"Bash\(tipbench judge (--\w+) \*\)", allowed)) <= options
         rest = re.sub(r"mcp__tipbench__\w+|Bash\(tipbench judge --\w+ \*\)", "", allowed)
-        assert rest.split() == ["Read(judge-sheet*.json)", "Edit(judge-sheet*.json)"]
+        assert rest.split() == [
+            *("Read(judge-sheet*.json)", "Edit(judge-sheet*.json)"),
+            *("Write(judge-answers*.jsonl)", "Edit(judge-answers*.jsonl)"),
+        ]
+        assert "change nothing else" not in text, "a flag may be overruled"
+        assert "judge-sheet.schema.json" in text
+        assert text.index("`read_rubric`") < text.index("`next_items`")
+        assert "--apply judge-answers.jsonl --sheet judge-sheet.json" in text
         # Claude Code puts arguments in place of $0, $1, …, and runs what stands behind !`.
         assert re.findall(r"\$\w+|!`", text) == ["$ARGUMENTS"]
         assert set(re.findall(r"`tipbench (\w+)", text)) <= set(COMMANDS)

@@ -18,6 +18,7 @@ from tests.support.experiments import SMALL
 from tipbench.bench.cells import read_cells
 from tipbench.bench.sittings import read_sittings
 from tipbench.errors import MixedContents, PackError, TipbenchError, TrackingRefused
+from tipbench.judging.mcp import RUBRIC_FIRST
 from tipbench.judging.status import Status
 from tipbench.judging.wire import explain
 from tipbench.pack import builtin_pack
@@ -77,8 +78,9 @@ def desk(cli: Cli, collected: str, mlflow_url: str, tmp_path: Path) -> Desk:
 async def begin(judge: McpJudge, n: int = 3) -> tuple[str, list[dict[str, Any]]]:
     """A sitting with verdicts for its first items, not submitted yet."""
     token = (await judge.call("open_sitting"))["sitting"]
+    rubric = await judge.call("read_rubric", sitting=token)
     found = await judge.call("next_items", sitting=token, n=n)
-    return token, [give_verdict(item, list(found["scales"])) for item in found["items"]]
+    return token, [give_verdict(item, list(rubric["scales"])) for item in found["items"]]
 
 
 def test_a_client_judges_a_whole_experiment_and_the_leaderboard_follows(desk: Desk) -> None:
@@ -133,6 +135,61 @@ def test_every_wrong_verdict_is_named_by_its_item_and_nothing_is_stored(desk: De
 
     desk.sit(work)
     assert [sitting.submissions for sitting in desk.status().sittings] == [0]
+
+
+def test_the_rubric_comes_before_the_items_and_what_now_says_so(desk: Desk) -> None:
+    async def work(judge: McpJudge) -> None:
+        opened = await judge.call("open_sitting")
+        where = {"sitting": opened["sitting"]}
+        assert opened["what_now"] == (await judge.call("progress", **where))["what_now"] == RUBRIC_FIRST
+        told = await judge.refused("next_items", **where)
+        assert "the rubric comes before the items" in told
+        assert "Call read_rubric" in told
+        scales = list((await judge.call("read_rubric", **where))["scales"])
+        assert (await judge.call("progress", **where))["what_now"] == "next_items"
+        found = await judge.call("next_items", **where, n=3)
+        assert "scales" not in found
+        assert {item["scenario"] for item in found["items"]} == set(found["scenarios"])
+        verdicts = [give_verdict(item, scales) for item in found["items"]]
+        assert (await judge.call("submit_verdicts", **where, verdicts=verdicts))["what_now"] == "next_items"
+        await judge.call("close_sitting", **where)
+        # Another sitting under the same rubric: it is known here.
+        assert (await judge.call("open_sitting"))["what_now"] == "next_items"
+
+    desk.sit(work)
+
+
+def test_what_was_stored_comes_back_with_the_flags_that_were_overruled(desk: Desk) -> None:
+    async def work(judge: McpJudge) -> None:
+        token, verdicts = await begin(judge, n=2)
+        (first, second), where = verdicts, {"sitting": token}
+        items = (await judge.call("next_items", **where, n=2))["items"]
+        turned = not items[0]["flags"]["format_ok"]
+        first["flags"] = {"format_ok": turned, "overlong": items[0]["flags"]["overlong"]}
+        stored = (await judge.call("submit_verdicts", **where, verdicts=verdicts))["stored"]
+        assert stored["scores"] == {each["item"]: each["scores"] for each in verdicts}
+        assert stored["overruled"] == {first["item"]: {"format_ok": turned}}
+        again = (await judge.call("submit_verdicts", **where, verdicts=[second]))["stored"]
+        assert again == {"scores": {second["item"]: second["scores"]}, "overruled": {}}
+
+    desk.sit(work)
+
+
+def test_a_default_experiment_that_is_not_in_the_list_is_not_named_as_one(desk: Desk) -> None:
+    async def work(judge: McpJudge) -> None:
+        found = await judge.call("list_experiments")
+        assert found["default_experiment"] == desk.experiment
+        assert found["what_now"] == "open_sitting"
+
+    async def elsewhere(judge: McpJudge) -> None:
+        found = await judge.call("list_experiments")
+        assert found["default_experiment"] is None
+        assert "name an experiment of this list" in found["what_now"]
+        assert repr(other.experiment) in found["what_now"]
+
+    desk.sit(work)
+    other = Desk(desk.cli, f"{desk.experiment}-none", desk.url, desk.folder)
+    other.sit(elsewhere)
 
 
 def test_a_flag_is_overridden_only_where_the_judge_says_so(desk: Desk, mlflow_url: str) -> None:

@@ -47,9 +47,10 @@ def sit(cli: Cli, mlflow_url: str, experiment_name: str, tmp_path: Path) -> Sit:
 
 
 async def answer_sitting(judge: McpJudge, sitting: Any) -> Any:
+    rubric = await judge.call("read_rubric", sitting=sitting["sitting"])
     while sitting["state"] == "open":
         found = await judge.call("next_items", sitting=sitting["sitting"], n=40)
-        verdicts = [give_verdict(item, list(found["scales"])) for item in found["items"]]
+        verdicts = [give_verdict(item, list(rubric["scales"])) for item in found["items"]]
         sitting = await judge.call("submit_verdicts", sitting=sitting["sitting"], verdicts=verdicts)
     return sitting
 

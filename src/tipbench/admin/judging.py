@@ -32,7 +32,9 @@ from tipbench.judging.wire import (
     HandedItems,
     SittingView,
     SittingWishes,
+    StoredView,
     Verdicts,
+    echo_stored,
     explain,
     hand_items,
     make_answers,
@@ -89,16 +91,19 @@ def take_items(
     return answer_record(request, hand_items(found, n))
 
 
-@router.post("/submit/{sitting}/{experiment:name}", response_model=SittingView)
+@router.post("/submit/{sitting}/{experiment:name}", response_model=StoredView)
 def submit_verdicts(
     user: Judge, parts: Server, sitting: Token, experiment: ExperimentName, given: Verdicts
-) -> SittingView:
-    """Store verdicts. If one is wrong it is named and nothing is stored. The last one closes the sitting."""
+) -> StoredView:
+    """Store verdicts, and say what was stored. If one is wrong it is named and nothing is stored.
+
+    The last one closes the sitting.
+    """
     stored = parts.sittings.submit(
         sitting, lambda found: make_answers(given.verdicts, found), experiment=experiment, user=user
     )
     parts.boards.forget(experiment)
-    return SittingView.of(stored)
+    return StoredView.of(stored, stored=echo_stored(stored, given.verdicts))
 
 
 @router.post("/close/{sitting}/{experiment:name}", response_model=SittingView)

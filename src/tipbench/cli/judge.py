@@ -41,7 +41,7 @@ WISHES = {"judge_kind", "champion", "next", "second_opinion", "disagreements"}
 """What may be asked for where items are handed out."""
 GOES_WITH = {
     "export": {*WISHES, "judged_by", "as_json"},
-    "apply": {"close", "judged_by", "as_json"},
+    "apply": {"sheet", "close", "judged_by", "as_json"},
     "interactive": {*WISHES, "judged_by"},
     "auto": {"judge_model", "budget", "anyway", "as_json"},
     "agent": {"as_json"},
@@ -115,6 +115,11 @@ def delta_option(function: Function) -> Function:
 @click.group(name="judge", invoke_without_command=True)
 @click.option("--export", "export", type=FilePath, help="Write what waits for a lazy judge to this file.")
 @click.option("--apply", "apply", type=FilePath, help="Take the verdicts of this file in.")
+@click.option(
+    "--sheet",
+    type=FilePath,
+    help="With --apply of a file of answers, one JSON object a line: the sheet that it answers.",
+)
 @click.option("--interactive", is_flag=True, help="Judge here, at the keyboard.")
 @click.option("--close", is_flag=True, help="With --apply: close sittings that are filled in part.")
 @hand_out_options
@@ -219,48 +224,85 @@ def _print_export(session: Session, path: Path, handout: "Handout | None", *, as
         say.print(f"  tipbench judge status --experiment {session.settings.experiment}", markup=False)
     else:
         say.print(f"{items} items in {sections} sections (one sitting each) in {path}", markup=False)
-        say.print("Fill in the scores, then:")
+        say.print("Fill in the scores there, or answer in a file of its own, one JSON object a line. Then:")
         say.print(f"  tipbench judge --apply {path}", markup=False)
+        say.print(f"  tipbench judge --apply ANSWERS.jsonl --sheet {path}", markup=False)
+        schema = path.with_suffix(".schema.json").name
+        say.print(
+            f"({schema} is its JSON Schema, for editors and programs; no judge needs it.)", markup=False
+        )
 
 
 def _apply(given: Mapping[str, Any]) -> int:
+    file, sheet = given["apply"], given["sheet"]
     with open_session(_flags(given, "judged_by"), for_machines=given["as_json"]) as session:
         taken = session.workbench.judging.take_in(
-            given["apply"],
+            sheet or file,
             experiment=given["experiment"],
             judged_by=given["judged_by"],
             close=given["close"],
+            answers=file if sheet else None,
         )
         refused = taken.find_refused()
-        _print_apply(session, taken, refused, as_json=given["as_json"])
+        if given["as_json"]:
+            click.echo(json.dumps(_applied_as_json(taken, refused)))
+        else:
+            _print_apply(session, taken, refused)
+            _print_after_apply(session, taken)
     return REFUSED if refused else 0
 
 
-def _print_apply(
-    session: Session, taken: "AppliedSheet", refused: "Mapping[str, SittingLine]", *, as_json: bool
-) -> None:
-    from dataclasses import asdict
-
+def _tell_why(taken: "AppliedSheet", refused: "Mapping[str, SittingLine]") -> dict[str, list[str]]:
+    """Sitting → why it does not count."""
     from tipbench.show.sittings import tell_refused, tell_unblinded
 
     why = {line.sitting: [tell_unblinded(line)] for line in taken.status.sittings if line.only_agreement}
     why |= {token: tell_refused(line, experiment=taken.experiment) for token, line in refused.items()}
-    if as_json:
-        rows = [
-            asdict(each) | {"refused": why[each.sitting][0] if each.sitting in refused else None}
-            for each in taken.sections
-        ]
-        click.echo(json.dumps(rows))
-        return
+    return why
+
+
+def _applied_as_json(taken: "AppliedSheet", refused: "Mapping[str, SittingLine]") -> list[dict[str, Any]]:
+    from dataclasses import asdict
+
+    why = _tell_why(taken, refused)
+    return [
+        asdict(each)
+        | {
+            "stored": each.stored.model_dump(),
+            "refused": why[each.sitting][0] if each.sitting in refused else None,
+        }
+        for each in taken.sections
+    ]
+
+
+def _print_apply(session: Session, taken: "AppliedSheet", refused: "Mapping[str, SittingLine]") -> None:
+    from tipbench.show.sittings import tell_stored
+
+    why = _tell_why(taken, refused)
     for section in taken.sections:
         answered = f"{section.answered} of {section.items} answered"
         session.say.print(
             f"sitting {section.sitting} by {section.judged_by}: {answered}, {section.outcome}", markup=False
         )
-        for line in why.get(section.sitting, ()):
+        for line in (*tell_stored(section.stored), *why.get(section.sitting, ())):
             session.say.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+def _print_after_apply(session: Session, taken: "AppliedSheet") -> None:
+    """What comes next. Nobody is sent to the board who still has items to judge: it names the arms."""
+    judges = {section.judged_by for section in taken.sections}
+    left = sum(
+        section.items - section.answered
+        for section in taken.sections
+        if section.outcome in {"open", "not begun"}
+    )
     session.say.print(f"judged {taken.status.judged} of {taken.status.candidates}. Next:")
-    session.say.print(f"  tipbench compare --experiment {taken.experiment}", markup=False)
+    if left:
+        session.say.print(f"  answer the other {left} items of this sheet, then apply it again")
+    elif any(line.state == "open" and line.judged_by in judges for line in taken.status.sittings):
+        session.say.print("  judge the sitting that is still open: you have its items elsewhere")
+    else:
+        session.say.print(f"  tipbench compare --experiment {taken.experiment}", markup=False)
 
 
 def _judge_at_keyboard(given: Mapping[str, Any]) -> int:

@@ -6,8 +6,7 @@ The hidden anchors say how far the judge was off: a sitting that drifted too far
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tipbench.bench.bench import Bench
@@ -33,7 +32,7 @@ from tipbench.bench.sittings import (
     unblinded_tag,
 )
 from tipbench.errors import TrackingUnavailable, UsageError
-from tipbench.judging.sheet import Sheet, check_section, sheet_error
+from tipbench.judging.sheet import AnsweredSheet, StoredAnswers, check_section, sheet_error
 from tipbench.records import Anchor, Drawn, Pack, Rubric, Verdict, compute_flags, content_hash
 from tipbench.stats import Drift, Noise, drift, krippendorff_alpha
 
@@ -400,6 +399,8 @@ class AppliedSection:
     answered: int
     items: int
     outcome: str
+    stored: StoredAnswers = field(default_factory=StoredAnswers)
+    """What was stored now; what was said before is not repeated."""
 
 
 @dataclass(frozen=True)
@@ -409,6 +410,8 @@ class _Filled:
     sitting: StoredSitting
     said: SittingAnswers
     judged_by: str
+    computed: Mapping[str, Mapping[str, bool]]
+    """Item → what code says of the text that was shown."""
 
     @property
     def second_token(self) -> str:
@@ -416,7 +419,7 @@ class _Filled:
         return content_hash([self.sitting.facts.token, self.judged_by])[:12]
 
 
-def check_sheet(path: Path, sheet: Sheet, *, bench: Bench, judged_by: str | None) -> list[_Filled]:
+def check_sheet(answered: AnsweredSheet, *, bench: Bench, judged_by: str | None) -> list[_Filled]:
     """The sections with their sittings, nothing stored yet.
 
     Raises:
@@ -424,7 +427,8 @@ def check_sheet(path: Path, sheet: Sheet, *, bench: Bench, judged_by: str | None
     """
     known = {sitting.facts.token: sitting for sitting in bench.evidence.sittings}
     filled: list[_Filled] = []
-    problems: list[str] = []
+    problems = list(answered.problems)
+    sheet = answered.sheet
     seen: set[str] = set()
     for section in sheet.sections:
         sitting = known.get(section.sitting)
@@ -437,11 +441,13 @@ def check_sheet(path: Path, sheet: Sheet, *, bench: Bench, judged_by: str | None
         key = bench.key_of(sitting)
         # The rubric it was handed out with, whatever was collected since.
         pack = bench.pack_of(sitting.facts.pack_hash)
-        answers, wrong = check_section(section, key=key, rubric=pack.rubric)
+        answers, wrong = check_section(section, key=key, rubric=pack.rubric, lines=answered.lines)
         problems += wrong
-        filled.append(_Filled(sitting, SittingAnswers(key, pack, answers), judged_by or section.judged_by))
+        said = SittingAnswers(key, pack, answers)
+        computed = {item.id: compute_flags(item.text, pack.rubric) for item in section.items}
+        filled.append(_Filled(sitting, said, judged_by or section.judged_by, computed))
     if problems:
-        raise sheet_error(path, problems)
+        raise sheet_error(answered.path, problems)
     return filled
 
 
@@ -474,7 +480,9 @@ def _apply_section(each: _Filled, *, bench: Bench, close: bool) -> AppliedSectio
         closed, state = close_sitting(sitting, said, submissions=submissions, bench=bench)
         if outcome == "open":
             outcome = _outcome_of_close(closed, state, submissions)
-    return AppliedSection(sitting.facts.token, each.judged_by, len(answers), len(key.ids), outcome)
+    new = {item: said for item, said in each.said.answers.items() if n and said != previous.get(item)}
+    stored = StoredAnswers.of(new, each.computed)
+    return AppliedSection(sitting.facts.token, each.judged_by, len(answers), len(key.ids), outcome, stored)
 
 
 def _outcome_of_close(closed: ClosedSitting, state: SittingState, submissions: tuple[int, ...]) -> str:

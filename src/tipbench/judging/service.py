@@ -59,11 +59,13 @@ from tipbench.judging.draw import ask_for_gate
 from tipbench.judging.handout import SECTION_FILE, Handout, export_sheet, finish_interrupted, start_live
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.sheet import (
+    AnsweredSheet,
     LiveSitting,
     Section,
     answers_error,
     check_answer,
     check_target,
+    read_answers,
     read_sheet,
     sheet_rubric,
 )
@@ -168,14 +170,23 @@ class Judging:
             return export_sheet(path, self._fix_plan(request, bench), bench=bench)
 
     def take_in(
-        self, path: Path, *, experiment: str | None, judged_by: str | None, close: bool
+        self,
+        path: Path,
+        *,
+        experiment: str | None,
+        judged_by: str | None,
+        close: bool,
+        answers: Path | None = None,
     ) -> AppliedSheet:
         """Checks the whole sheet, stores its answers, closes what is complete, brings the views up to date.
 
+        `answers` is a file of answers, one in each line, to the items of the sheet.
+
         Raises:
-            SheetError: names every problem by item; nothing was stored.
+            SheetError: names every problem by item, or by line; nothing was stored.
         """
         sheet = read_sheet(path)
+        answered = AnsweredSheet(path, sheet) if answers is None else read_answers(answers, sheet)
         if experiment is not None and sheet.experiment != experiment:
             raise SheetError(
                 f"{str(path)!r} is a sheet of experiment {sheet.experiment!r}, not of {experiment!r}",
@@ -189,7 +200,7 @@ class Judging:
                     hint="Is this the MLflow server it was exported from?",
                 )
             bench = opened.again(fresh=True)
-            filled = check_sheet(path, sheet, bench=bench, judged_by=judged_by)
+            filled = check_sheet(answered, bench=bench, judged_by=judged_by)
             sections = tuple(apply_sections(filled, bench=bench, close=close))
             bench = bench.again(fresh=True)
             if close_expired(bench):

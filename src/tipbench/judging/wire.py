@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Annotated, Literal, Self, cast
 
-from pydantic import Field, StrictBool, StrictInt, ValidationError, WithJsonSchema
+from pydantic import Field, ValidationError, WithJsonSchema
 
 from tipbench.bench.sittings import Answer
 from tipbench.errors import (
@@ -19,13 +19,20 @@ from tipbench.errors import (
 )
 from tipbench.inert import make_inert
 from tipbench.judging.request import SittingRequest, check_wishes
-from tipbench.judging.sheet import LiveSitting, SheetRubric, answers_error, make_id
+from tipbench.judging.sheet import (
+    GivenAnswer,
+    LiveSitting,
+    SheetRubric,
+    StoredAnswers,
+    answers_error,
+    make_id,
+    tell_invalid,
+)
 from tipbench.records import Record
 
-Scales = dict[str, tuple[int, int]]
-"""Name of a scale → its lowest and its highest score."""
 Values = dict[str, str | tuple[str, ...]]
-MARK_LENGTH = 16
+MARK_LENGTH = 8
+"""Nobody who wrote a text before it was handed out can guess it."""
 
 # What a judge asks for.
 
@@ -92,12 +99,13 @@ class ExperimentToJudge(Record):
 
 
 class ExperimentsToJudge(Record):
-    """All experiments, and which one is meant when none is named."""
+    """All experiments, and which one is meant when none is named: none where that holds nothing to judge."""
 
     judged_by: str
-    default_experiment: str
+    default_experiment: str | None
     experiments: tuple[ExperimentToJudge, ...]
     unreadable: tuple[str, ...]
+    what_now: str
 
 
 class SittingProgress(Record):
@@ -111,7 +119,7 @@ class SittingProgress(Record):
     remaining: int = 0
 
     @classmethod
-    def of(cls, sitting: LiveSitting, **more: str) -> Self:
+    def of(cls, sitting: LiveSitting, **more: object) -> Self:
         return cls(
             experiment=sitting.experiment,
             sitting=sitting.token,
@@ -119,7 +127,7 @@ class SittingProgress(Record):
             items=len(sitting.section.items),
             answered=len(sitting.answers),
             remaining=len(sitting.waiting) if sitting.state == "open" else 0,
-            **more,
+            **more,  # pyright: ignore[reportArgumentType]
         )
 
 
@@ -129,27 +137,40 @@ class Progress(SittingProgress):
     what_now: str
 
 
+class StoredVerdicts(Progress):
+    """The same after verdicts were taken, with what was stored of them."""
+
+    stored: StoredAnswers
+
+
 class SittingView(SittingProgress):
     """The same over the API."""
 
     said: str = ""
 
 
+class StoredView(SittingView):
+    """The same after verdicts were taken, with what was stored of them."""
+
+    stored: StoredAnswers
+
+
 class JudgeItem(Record):
     """One item under an id that means nothing elsewhere. Over MCP its text stands in a fence."""
 
     item: str
-    scenario: Values
+    scenario: str
+    """Its label, under which the scenario stands once beside the items."""
     text: str
     flags: dict[str, bool]
 
 
 class NextItems(Record):
-    """The next items in their order, and what they are scored on."""
+    """The next items in their order, and the scenarios they are about. What they are scored on is in the
+    rubric."""
 
-    experiment: str
     sitting: str
-    scales: Scales
+    scenarios: dict[str, Values]
     items: tuple[JudgeItem, ...]
     remaining: int
     what_now: str
@@ -171,6 +192,7 @@ class HandedItems(Record):
     rubric_text: str
     scales: dict[str, ScaleView]
     flags: tuple[str, ...]
+    scenarios: dict[str, Values]
     items: tuple[JudgeItem, ...]
     remaining: int
 
@@ -185,9 +207,8 @@ def show_items(sitting: LiveSitting, n: int, *, rng: Random) -> NextItems:
     """The next n items, each text in a fence of its own."""
     items = _show_waiting(sitting, n, lambda text: fence_text(text, rng=rng))
     return NextItems(
-        experiment=sitting.experiment,
         sitting=sitting.token,
-        scales=sitting.rubric.scales,
+        scenarios=_show_scenarios(sitting, items),
         items=items,
         remaining=len(sitting.waiting),
         what_now="submit_verdicts for these" if items else "close_sitting",
@@ -197,6 +218,7 @@ def show_items(sitting: LiveSitting, n: int, *, rng: Random) -> NextItems:
 def hand_items(sitting: LiveSitting, n: int) -> HandedItems:
     """The next n items, inert, and the rubric; none of a sitting that is closed."""
     is_open, rubric = sitting.state == "open", sitting.rubric
+    items = _show_waiting(sitting, n, make_inert) if is_open else ()
     return HandedItems(
         experiment=sitting.experiment,
         sitting=sitting.token,
@@ -204,23 +226,36 @@ def hand_items(sitting: LiveSitting, n: int) -> HandedItems:
         rubric_text=rubric.text,
         scales={name: ScaleView(lowest=low, highest=high) for name, (low, high) in rubric.scales.items()},
         flags=rubric.flags,
-        items=_show_waiting(sitting, n, make_inert) if is_open else (),
+        scenarios=_show_scenarios(sitting, items),
+        items=items,
         remaining=len(sitting.waiting) if is_open else 0,
     )
 
 
 def _show_waiting(sitting: LiveSitting, n: int, show: Callable[[str], str]) -> tuple[JudgeItem, ...]:
-    scenarios = {
+    return tuple(
+        JudgeItem(item=each.id, scenario=each.scenario, text=show(each.text), flags=each.flags)
+        for each in sitting.waiting[:n]
+    )
+
+
+def _show_scenarios(sitting: LiveSitting, items: Sequence[JudgeItem]) -> dict[str, Values]:
+    """Label → scenario, of those that these items are about."""
+    labels = {item.scenario for item in items}
+    return {
         scenario.label: {
             name: make_inert(value) if isinstance(value, str) else tuple(map(make_inert, value))
             for name, value in scenario.values.items()
         }
         for scenario in sitting.section.scenarios
+        if scenario.label in labels
     }
-    return tuple(
-        JudgeItem(item=each.id, scenario=scenarios[each.scenario], text=show(each.text), flags=each.flags)
-        for each in sitting.waiting[:n]
-    )
+
+
+def echo_stored(sitting: LiveSitting, given: Sequence[GivenAnswer]) -> StoredAnswers:
+    """What the sitting holds now of what was given."""
+    computed = {item.id: item.flags for item in sitting.section.items}
+    return StoredAnswers.of({each.item: sitting.answers[each.item] for each in given}, computed)
 
 
 def fence_text(text: str, *, rng: Random) -> str:
@@ -250,19 +285,6 @@ def explain(error: TipbenchError) -> str:
 
 
 # What a judge answers.
-
-
-class GivenAnswer(Record):
-    """What the judge says of one item."""
-
-    item: str = Field(min_length=1, max_length=100, description="Id of the item, as it was handed out.")
-    scores: dict[str, StrictInt] = Field(max_length=50, description="A whole number for every scale.")
-    flags: dict[str, StrictBool] = Field(
-        default_factory=dict[str, bool],
-        max_length=50,
-        description="Only flags that the rubric decides otherwise than they were computed.",
-    )
-    reason: str = Field(default="", max_length=4_000, description="Why, in a sentence.")
 
 
 class ReasonedAnswer(GivenAnswer):
@@ -298,9 +320,7 @@ def read_given(given: Sequence[object]) -> list[ReasonedAnswer]:
         except ValidationError as error:
             item = cast("dict[str, object]", each).get("item") if isinstance(each, dict) else None
             name = f"item {item!r}" if isinstance(item, str) else f"verdict {place}"
-            problems += [
-                f"{name}: {'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in error.errors()
-            ]
+            problems += [f"{name}: {problem}" for problem in tell_invalid(error)]
     problems += _repeated(answers)
     if problems:
         raise answers_error(problems)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tipbench.judging.auto.graders import JudgeModel
     from tipbench.judging.auto.run import AutoOutcome
     from tipbench.judging.keyboard.loop import LeftSitting
+    from tipbench.judging.sheet import StoredAnswers
     from tipbench.judging.status import (
         Disagreement,
         FlaggedPair,
@@ -69,6 +70,18 @@ def print_status(found: "Status", say: Console) -> None:
     for line in found.sittings:
         if line.only_agreement:
             say.print(f"{line.sitting} by {line.judged_by}: {tell_unblinded(line)}", markup=False)
+
+
+def tell_stored(stored: "StoredAnswers") -> list[str]:
+    """A line for every item: its scores, and what was overruled."""
+    lines: list[str] = []
+    for item, scores in stored.scores.items():
+        if not lines:
+            lines.append(f"stored: item {' '.join(scores)}")
+        flags = [f"{flag} is {str(value).lower()}" for flag, value in stored.overruled.get(item, {}).items()]
+        overruled = f"; overruled: {', '.join(flags)}" if flags else ""
+        lines.append(f"{item} {' '.join(map(str, scores.values()))}{overruled}")
+    return lines
 
 
 def tell_unblinded(line: "SittingLine") -> str:
