@@ -256,8 +256,18 @@ def _print_apply(
         )
         for line in why.get(section.sitting, ()):
             session.say.print(f"  {line}", markup=False, soft_wrap=True)
-    session.say.print(f"judged {taken.status.judged} of {taken.status.candidates}. Next:")
-    session.say.print(f"  tipbench compare --experiment {taken.experiment}", markup=False)
+    _say_next(session, taken)
+
+
+def _say_next(session: Session, taken: "AppliedSheet") -> None:
+    """What is left to do. Items only: who knows how many candidates there are knows how many are checks."""
+    judges = {section.judged_by for section in taken.sections}
+    still_open = sum(line.state == "open" and line.judged_by in judges for line in taken.status.sittings)
+    if still_open:
+        session.say.print(f"{still_open} more to fill in (one sitting each), then apply the file again")
+    else:
+        session.say.print("Next:")
+        session.say.print(f"  tipbench compare --experiment {shlex.quote(taken.experiment)}", markup=False)
 
 
 def _judge_at_keyboard(given: Mapping[str, Any]) -> int:
@@ -352,9 +362,10 @@ def status(*, as_json: bool, fresh: bool, **flags: object) -> None:
         if as_json:
             click.echo(found.model_dump_json(indent=1))
         else:
+            from tipbench.records import AGENT
             from tipbench.show.sittings import print_status
 
-            print_status(found, session.say)
+            print_status(found, session.say, asked_by={find_judge_name(settings), AGENT})
 
 
 @command.command(name="judges", short_help="Drift of every sitting, agreement of the judges.")

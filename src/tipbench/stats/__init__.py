@@ -31,7 +31,7 @@ from tipbench.stats.gating import (
     unsharpened_variance,
     usual_variance,
 )
-from tipbench.stats.sittings import Drift, Noise, drift, fit_noise, level_shifts
+from tipbench.stats.sittings import Check, Drift, Noise, drift, energy_gaps, fit_noise, level_shifts
 
 __all__ = [
     "Agreement",
@@ -39,6 +39,7 @@ __all__ = [
     "AutoJudge",
     "BadScores",
     "CellVariance",
+    "Check",
     "Delta",
     "Design",
     "Drift",
@@ -59,6 +60,7 @@ __all__ = [
     "cell_variance",
     "delta",
     "drift",
+    "energy_gaps",
     "examine_gate",
     "fit_noise",
     "gate",
