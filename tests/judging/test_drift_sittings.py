@@ -60,7 +60,7 @@ def test_anchors_are_like_what_they_are_hidden_among() -> None:
             for anchor in choose_anchors(PACK.anchors, around, seen=set(), rng=Random(seed)):
                 levels.setdefault(world, []).append(PACK.rubric.judged_part(anchor.scores))
                 lengths.setdefault(world, []).append(len(anchor.text.split()))
-    assert fmean(levels["weak"]) < 8 < 9.5 < fmean(levels["good"])
+    assert fmean(levels["weak"]) + 1 < fmean(levels["good"])
     assert fmean(lengths["weak"]) < fmean(lengths["good"])
 
 

@@ -184,6 +184,8 @@ def _fit_roomy_offset(scores: Floats, errors: Floats, checks: Sequence[Check], w
 
 
 def _fit_slope(scores: Floats, truth: Floats) -> float | None:
+    if not len(truth):
+        return None
     around = truth - truth.mean()
     spread = float(around @ around)
     return float(around @ scores) / spread if spread > 0 else None
