@@ -1,20 +1,21 @@
 """Sittings whose judge is known, through the function that closes sittings: power and false alarms.
 
-usage: python -m benchmarks.drift_sittings [--sittings 1000] [--anchors 6 4]
+usage: python -m benchmarks.drift_sittings [--sittings 1000] [--worlds weak good] [--repeats 0 3]
 
-The pack, its rubric and its anchors are the real ones, and so is the choice of anchors. The judge has whole
-numbers within the scale: close to the ends an offset has no room, which is part of what is measured.
+The pack, its rubric and its anchors are the real ones, and so is the choice of checks. The judge has whole
+numbers within the scale: close to the ends an offset has no room, which is part of what is measured. What the
+anchors are hidden among is made of texts of the pack: of a model with 135M parameters in the world of weak
+arms, of the best anchors in the world of good ones.
 """
 
 import argparse
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 
 from tipbench.bench.sittings import Answer, BlindKey, KeyItem
-from tipbench.judging.anchors import choose_anchors
+from tipbench.judging.anchors import Surroundings, choose_anchors, share_checks
 from tipbench.judging.closing import (
     SittingAnswers,
     SittingOutcome,
@@ -23,14 +24,17 @@ from tipbench.judging.closing import (
     examine_sitting,
 )
 from tipbench.pack import builtin_pack
-from tipbench.records import Anchor, Pack, Rubric, compute_flags, content_hash
+from tipbench.records import Anchor, Pack, Rubric, Verdict, compute_flags
 from tipbench.stats import Noise
 
 PACK = builtin_pack()
-REPEAT_SD, REFERENCE_SD = 1.1, 0.45
+REPEAT_SD, REFERENCE_SD, OFFSET_SD = 1.1, 0.45, 0.5
 MIDDLE = 10.0
 ARMS, SCENARIOS = 12, 3
 """A sitting of 36 items: three blocks of twelve arms."""
+GOOD = 12
+"""What the texts of good arms got at least, of 3 to 15."""
+WORLDS = ("weak", "good")
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,18 @@ class Seen:
     mean_offset: float
 
 
-def score_anchor(anchor: Anchor, judge: Judge, rng: Random, rubric: Rubric = PACK.rubric) -> dict[str, int]:
-    """What this judge gives the anchor: whole numbers within the scales."""
-    truth = anchor_composite(anchor, rubric) + rng.gauss(0.0, REFERENCE_SD)
-    said = MIDDLE + judge.scale * (truth - MIDDLE) + judge.offset + rng.gauss(0.0, judge.scatter)
+@dataclass(frozen=True)
+class Item:
+    """A text among which checks are hidden; `like` is the anchor that it is made of."""
+
+    scenario: str
+    text: str
+    flags: Mapping[str, bool]
+    like: Anchor
+
+
+def score_text(anchor: Anchor, said: float, rng: Random, rubric: Rubric = PACK.rubric) -> dict[str, int]:
+    """Whole numbers within the scales that come as close to this composite as they can."""
     by_code = anchor_composite(anchor, rubric) - rubric.judged_part(anchor.scores)
     scores, wanted = dict(anchor.scores), round(said - by_code)
     while (missing := wanted - sum(scores.values())) != 0:
@@ -81,36 +93,80 @@ def score_anchor(anchor: Anchor, judge: Judge, rng: Random, rubric: Rubric = PAC
     return scores
 
 
-def hold_sitting(judge: Judge, *, anchors: int, seed: int, pack: Pack = PACK) -> SittingOutcome:
-    """One sitting of this judge over three random scenarios, closed as every sitting is."""
-    rng = Random(seed)
+def score_anchor(
+    anchor: Anchor, judge: Judge, rng: Random, *, reference_sd: float = REFERENCE_SD
+) -> dict[str, int]:
+    """What this judge gives the text of the anchor, whose reference is known so well."""
+    truth = anchor_composite(anchor, PACK.rubric) + rng.gauss(0.0, reference_sd)
+    said = MIDDLE + judge.scale * (truth - MIDDLE) + judge.offset + rng.gauss(0.0, judge.scatter)
+    return score_text(anchor, said, rng)
+
+
+def make_items(world: str, rng: Random, pack: Pack = PACK) -> list[Item]:
+    """What the arms of that world wrote in three random scenarios: texts of the pack less their last word."""
     core = [scenario.id for scenario in pack.scenarios if scenario.set == "core"]
-    scenarios = rng.sample(core, SCENARIOS)
-    chosen = choose_anchors(
-        pack.anchors,
-        items_per_scenario=Counter(dict.fromkeys(scenarios, ARMS)),
-        seen=set(),
-        rubric=pack.rubric,
-        rng=rng,
-    )
-    key_items: list[KeyItem] = []
+    items: list[Item] = []
+    for scenario in rng.sample(core, SCENARIOS):
+        there = [anchor for anchor in pack.anchors if anchor.scenario == scenario]
+        weak = [anchor for anchor in there if anchor.origin.startswith("smollm2")]
+        good = [anchor for anchor in there if pack.rubric.judged_part(anchor.scores) >= GOOD]
+        for like in rng.choices(weak if world == "weak" else good, k=ARMS):
+            text = " ".join(like.text.split()[:-1])
+            items.append(Item(scenario, text, compute_flags(like.text, pack.rubric), like))
+    return items
+
+
+def hold_sitting(
+    judge: Judge, *, world: str = "weak", repeats: int = 0, anchors: int | None = None, seed: int
+) -> SittingOutcome:
+    """One sitting of this judge, with at most so many repeats or anchors, closed as every sitting is."""
+    rng = Random(seed)
+    items = make_items(world, rng)
+    count, again = share_checks(6, items=len(items), repeats=repeats)
+    around = Surroundings(items, {s.id: s for s in PACK.scenarios}, PACK.rubric)
+    chosen = choose_anchors(PACK.anchors, around, seen=set(), rng=rng, count=count)
+    keys: list[KeyItem] = []
     answers: dict[str, Answer] = {}
-    for anchor in rng.sample(chosen, anchors):
-        key_items.append(KeyItem(id=anchor.id, text_hash=content_hash(anchor.text), anchor=anchor.id))
-        flags = compute_flags(anchor.text, pack.rubric)
+    for anchor in rng.sample(chosen, anchors or count):
+        keys.append(KeyItem(id=anchor.id, text_hash="", anchor=anchor.id))
+        flags = compute_flags(anchor.text, PACK.rubric)
         answers[anchor.id] = Answer(scores=score_anchor(anchor, judge, rng), flags=flags)
-    for arm in range(ARMS * SCENARIOS):
-        key_items.append(KeyItem(id=f"c{arm}", text_hash="", block=arm // ARMS, cell=f"cell{arm}", slot=0))
-        scores = {scale.name: rng.randint(scale.minimum, scale.maximum) for scale in pack.rubric.scales}
-        answers[f"c{arm}"] = Answer(scores=scores, flags={flag.name: False for flag in pack.rubric.flags})
-    said = SittingAnswers(BlindKey(items=tuple(key_items)), pack, answers)
+    earlier = _repeat(judge, items, again, keys=keys, answers=answers, rng=rng)
+    # What the judge says of the others does not matter: one stands for them.
+    keys.append(KeyItem(id="c", text_hash="", block=0, cell="cell", slot=0))
+    answers["c"] = Answer(scores=dict(items[0].like.scores), flags=dict(items[0].flags))
+    said = SittingAnswers(BlindKey(items=tuple(keys)), PACK, answers, earlier)
     blocks = complete_blocks(said.key, answers, tier="lazy")
     return examine_sitting(said, blocks=blocks, tier="lazy", noise=Noise())
 
 
-def watch(judge: Judge, *, anchors: int, seeds: Iterable[int]) -> Seen:
+def _repeat(
+    judge: Judge,
+    items: list[Item],
+    count: int,
+    *,
+    keys: list[KeyItem],
+    answers: dict[str, Answer],
+    rng: Random,
+) -> dict[str, Verdict]:
+    """Candidates of the same world that a sound judge had judged in one sitting, a little off as all are."""
+    earlier: dict[str, Verdict] = {}
+    other = Judge(offset=rng.gauss(0.0, OFFSET_SD))
+    for number in range(count):
+        item, name = rng.choice(items), f"r{number}"
+        keys.append(KeyItem(id=name, text_hash="", cell=f"old{number}", slot=0, repeats="earlier"))
+        before = score_anchor(item.like, other, rng, reference_sd=0.0)
+        earlier[name] = Verdict(slot=0, block=0, scores=before, flags=dict(item.flags))
+        now = score_anchor(item.like, judge, rng, reference_sd=0.0)
+        answers[name] = Answer(scores=now, flags=dict(item.flags))
+    return earlier
+
+
+def watch(
+    judge: Judge, *, seeds: Iterable[int], world: str = "weak", repeats: int = 0, anchors: int | None = None
+) -> Seen:
     """What became of so many sittings."""
-    found = [hold_sitting(judge, anchors=anchors, seed=seed) for seed in seeds]
+    found = [hold_sitting(judge, world=world, repeats=repeats, anchors=anchors, seed=seed) for seed in seeds]
     return Seen(
         offset_alarm=fmean("offset" in each.drift.alarms for each in found),
         any_alarm=fmean(bool(each.drift.alarms) for each in found),
@@ -122,15 +178,19 @@ def watch(judge: Judge, *, anchors: int, seeds: Iterable[int]) -> Seen:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sittings", type=int, default=1_000)
-    parser.add_argument("--anchors", type=int, nargs="+", default=[6, 4])
+    parser.add_argument("--worlds", nargs="+", default=list(WORLDS), choices=WORLDS)
+    parser.add_argument("--repeats", type=int, nargs="+", default=[0, 3])
     asked = parser.parse_args()
-    print("| anchors | judge | offset alarm | any alarm | refused | mean offset seen |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for anchors in asked.anchors:
-        for name, judge in JUDGES.items():
-            seen = watch(judge, anchors=anchors, seeds=range(asked.sittings))
-            shares = f"{seen.offset_alarm:.1%} | {seen.any_alarm:.1%} | {seen.refused:.1%}"
-            print(f"| {anchors} | {name} | {shares} | {seen.mean_offset:+.2f} |", flush=True)
+    print("| world | checks | judge | offset alarm | any alarm | refused | mean offset seen |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for world in asked.worlds:
+        for repeats in asked.repeats:
+            anchors, again = share_checks(6, items=ARMS * SCENARIOS, repeats=repeats)
+            for name, judge in JUDGES.items():
+                seen = watch(judge, world=world, repeats=repeats, seeds=range(asked.sittings))
+                shares = f"{seen.offset_alarm:.1%} | {seen.any_alarm:.1%} | {seen.refused:.1%}"
+                checks = f"{anchors} anchors, {again} repeats"
+                print(f"| {world} | {checks} | {name} | {shares} | {seen.mean_offset:+.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,6 @@ def make_runs(pack: Pack, cells: list[Cell]) -> Iterator[PortableRun]:
                 context={"scenario": cell.scenario.id, "values": cell.scenario.values},
                 candidates=candidates,
                 raw=generation.text,
-                rubric=cell.pack.rubric.text,
             ),
             options=cell.options,
             metrics=generation_metrics(generation, candidates=candidates, diversity=0.5),

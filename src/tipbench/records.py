@@ -388,7 +388,7 @@ class ChampionArm(Record):
 ANSWERED, FAILED = "a", "f"
 """The letters of `CellFacts.slots`."""
 
-Drawn = Literal["block", "all", "spot", "second", "cell"]
+Drawn = Literal["block", "all", "spot", "second", "cell", "repeat"]
 """How the items of a sitting were drawn; `cell`: none were, another program had whole cells judged."""
 AGENT = "claude-code-session"
 """How a coding agent signs that says nothing else: over MCP, and in the commands that it is told to run."""

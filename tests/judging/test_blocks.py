@@ -1,6 +1,7 @@
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +84,23 @@ def test_sections_hold_whole_blocks_and_no_more_items_than_fit(
     handed = [member for section in sections for block in section for member in block.members]
     if any("a" in text for text in slots):
         assert len(handed) == sum(map(len, slots))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "arms", "sizes"),
+    [
+        (7, 6, [18, 24]),
+        (14, 3, [21, 21]),
+        (22, 4, [28, 32, 28]),
+        (10, 4, [40]),
+        (3, 50, [50, 50, 50]),
+        (8, 13, [39, 26, 39]),
+    ],
+)
+def test_sections_are_of_even_size(blocks: int, arms: int, sizes: list[int]) -> None:
+    cells = [make_cell(model=f"m{arm}", scenario="s0", slots="a" * blocks) for arm in range(arms)]
+    sections = split_sections(draw_blocks(cells, taken={}, limit=None, rng=random.Random(0)))
+    assert [sum(len(block.items) for block in section) for section in sections] == sizes
 
 
 def test_draws_are_fair_over_the_slots() -> None:

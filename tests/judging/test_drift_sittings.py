@@ -4,16 +4,16 @@ import asyncio
 import json
 import threading
 import time
-from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from statistics import fmean
 from typing import Any
 
 import pytest
-from benchmarks.drift_sittings import JUDGES, Judge, score_anchor, watch
+from benchmarks.drift_sittings import JUDGES, WORLDS, Item, Judge, Seen, make_items, score_anchor, watch
 
 from tests.conftest import Cli
 from tests.judging.mcp_judge import McpJudge, connect, unfence
@@ -21,7 +21,7 @@ from tests.judging.scripted import collect_scripted
 from tests.support.official import MlflowClient
 from tests.support.sheets import hand_out
 from tipbench.bench.sittings import Answer, BlindKey, KeyItem
-from tipbench.judging.anchors import choose_anchors
+from tipbench.judging.anchors import Surroundings, choose_anchors
 from tipbench.judging.closing import SittingAnswers, examine_sitting
 from tipbench.pack import builtin_pack
 from tipbench.records import Anchor, compute_flags
@@ -29,25 +29,64 @@ from tipbench.stats import Noise
 
 PACK = builtin_pack()
 ANCHORS = {anchor.text: anchor for anchor in PACK.anchors}
+SCENARIOS = {scenario.id: scenario for scenario in PACK.scenarios}
 POLL_SECONDS = 0.05
 
 
-def test_false_alarms_are_rare_and_an_offset_of_two_is_seen() -> None:
-    """The bars, less three standard errors of 150 sittings; the benchmark takes 1,000."""
-    assert watch(JUDGES["sound"], anchors=6, seeds=range(150)).any_alarm <= 0.045 + 0.05
-    assert watch(JUDGES["+2"], anchors=6, seeds=range(150)).offset_alarm >= 0.85 - 0.09
-    assert watch(JUDGES["+2"], anchors=4, seeds=range(150)).offset_alarm >= 0.60 - 0.12
-    assert watch(JUDGES["always the middle"], anchors=6, seeds=range(50)).refused == 1.0
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("repeats", [0, 3])
+def test_false_alarms_are_rare_and_an_offset_of_two_is_seen(world: str, repeats: int) -> None:
+    """The bars, less three standard errors of 100 sittings; the benchmark takes 2,000."""
+
+    def watch_some(judge: str, sittings: int = 100) -> Seen:
+        return watch(JUDGES[judge], world=world, repeats=repeats, seeds=range(sittings))
+
+    assert watch_some("sound").any_alarm <= 0.045 + 0.06
+    assert watch_some("+2").offset_alarm >= 0.85 - 0.11
+    assert watch_some("always the middle", 30).refused >= 0.9
+
+
+def test_four_anchors_see_less() -> None:
+    assert watch(JUDGES["+2"], anchors=4, seeds=range(100)).offset_alarm >= 0.60 - 0.15
+
+
+def test_anchors_are_like_what_they_are_hidden_among() -> None:
+    """Fluent tips among the output of a weak model were named as checks by every judge who was asked."""
+    levels: dict[str, list[float]] = {}
+    lengths: dict[str, list[int]] = {}
+    for world in WORLDS:
+        for seed in range(20):
+            around = Surroundings(make_items(world, Random(seed)), SCENARIOS, PACK.rubric)
+            for anchor in choose_anchors(PACK.anchors, around, seen=set(), rng=Random(seed)):
+                levels.setdefault(world, []).append(PACK.rubric.judged_part(anchor.scores))
+                lengths.setdefault(world, []).append(len(anchor.text.split()))
+    assert fmean(levels["weak"]) + 1 < fmean(levels["good"])
+    assert fmean(lengths["weak"]) < fmean(lengths["good"])
+
+
+def test_no_anchor_has_the_text_of_an_item_beside_it() -> None:
+    shown = [
+        Item(anchor.scenario, f" {anchor.text.upper()}", compute_flags(anchor.text, PACK.rubric), anchor)
+        for anchor in PACK.anchors[:40]
+    ]
+    chosen = choose_anchors(
+        PACK.anchors[:46], Surroundings(shown, SCENARIOS, PACK.rubric), seen=set(), rng=Random(1)
+    )
+    assert chosen
+    assert not {anchor.id for anchor in chosen} & {anchor.id for anchor in PACK.anchors[:40]}
 
 
 def test_anchors_without_room_on_both_sides_are_hidden_only_where_no_others_are_left() -> None:
     def choose(pool: Sequence[Anchor]) -> list[float]:
-        items = Counter(anchor.scenario for anchor in PACK.anchors)
-        chosen = choose_anchors(pool, items_per_scenario=items, seen=set(), rubric=PACK.rubric, rng=Random(1))
+        shown = [
+            Item(a.scenario, f"{a.text} now", compute_flags(a.text, PACK.rubric), a) for a in PACK.anchors
+        ]
+        around = Surroundings(shown, SCENARIOS, PACK.rubric)
+        chosen = choose_anchors(pool, around, seen=set(), rng=Random(1))
         return [PACK.rubric.judged_part(anchor.scores) for anchor in chosen]
 
     # Three scales from 1 to 5: 3 to 15, and two points of room are 5 to 13.
-    assert all(5 <= score <= 13 for score in choose(PACK.anchors))
+    assert sum(5 <= score <= 13 for score in choose(PACK.anchors)) >= 5
     at_the_ends = [a for a in PACK.anchors if not 5 <= PACK.rubric.judged_part(a.scores) <= 13]
     assert len(choose(at_the_ends)) == 6
 
@@ -65,11 +104,20 @@ def test_an_offset_of_four_is_refused_though_the_scale_ends_before_it(scenario: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("anchors", "seen"), [(6, 0.85), (4, 0.60)])
-def test_the_bars_hold_over_a_thousand_sittings(anchors: int, seen: float) -> None:
-    assert watch(JUDGES["sound"], anchors=anchors, seeds=range(1_000)).any_alarm <= 0.045
-    for name in ("+2", "−2"):
-        assert watch(JUDGES[name], anchors=anchors, seeds=range(1_000)).offset_alarm >= seen
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("repeats", [0, 3])
+def test_the_bars_hold_over_two_thousand_sittings(world: str, repeats: int) -> None:
+    found = {
+        name: watch(JUDGES[name], world=world, repeats=repeats, seeds=range(2_000))
+        for name in ("sound", "+2")
+    }
+    assert found["sound"].any_alarm <= 0.045
+    assert found["+2"].offset_alarm >= 0.85
+
+
+@pytest.mark.slow
+def test_four_anchors_hold_their_bar() -> None:
+    assert watch(JUDGES["+2"], anchors=4, seeds=range(1_000)).offset_alarm >= 0.60
 
 
 @dataclass

@@ -273,5 +273,5 @@ def test_what_was_said_once_and_once_again_is_one_repeat() -> None:
     places = [(n, cell, slot) for n, cell in enumerate(cells) for slot in (0, 1)]
     lazy = tuple(share(given(cell, LAZY, slot, 8), f"m{n}") for n, cell, slot in places)
     doubles = tuple(share(given(cell, second, slot, 8 + 3 * (n % 2)), f"m{n}") for n, cell, slot in places)
-    noise = read_noise(Evidence(tuple(cells), (), (), lazy, doubles, None), rubric_of)
-    assert noise.repeats == 40
+    noise = read_noise(Evidence(tuple(cells), (), (), lazy, doubles, None), rubric_of, kind="human")
+    assert noise.rule.repeats == 40

@@ -148,7 +148,7 @@ def test_a_sheet_of_hostile_texts_is_valid_and_one_item_stays_one_item(texts: li
     written = sheet.model_dump_json(indent=1)
     assert acting(written) == []
     items = json.loads(written)["sections"][0]["items"]
-    different = {blind_text(text, desk.models).strip() for text in texts}
+    different = {blind_text(text, desk.hidden_names).strip() for text in texts}
     assert len(items) == len(different) + len(sitting.anchors)
     assert len({item["id"] for item in items}) == len(items)
     assert "zzzzzzzz" not in {item["id"] for item in items}

@@ -266,7 +266,7 @@ def test_two_experiments_are_judged_side_by_side(desk: Desk, base: tuple[str, Pa
     async def work(judge: McpJudge) -> None:
         found = await judge.call("list_experiments")
         assert (found["judged_by"], found["default_experiment"]) == ("anna", desk.experiment)
-        waiting = {line["experiment"]: line["waiting"] for line in found["experiments"]}
+        waiting = {line["experiment"]: line["sittings_waiting"] for line in found["experiments"]}
         assert waiting[desk.experiment] == waiting[other] > 0
         here, verdicts = await begin(judge, n=1)
         there = (await judge.call("open_sitting", experiment=other))["sitting"]

@@ -84,8 +84,8 @@ def test_a_refused_sheet_says_why_names_the_way_out_and_ends_with_3_until_a_pers
     drift = cast(dict[str, Any], only_sitting(cli, collected)["drift"])
     again = cli("judge", "--apply", "sheet.json")
     said = " ".join(again.out.split())
-    assert (again.code, "unchanged refused: too far from the anchors" in said) == (REFUSED, True), said
-    assert f"mean difference {drift['offset']:+.2f} ± {drift['se']:.2f}" in said
+    assert (again.code, "unchanged refused: too far from the checks" in said) == (REFUSED, True), said
+    assert f"mean difference {drift['offset']:+.2f}, slope" in said
     assert drift["slope"] is None or f"slope {drift['slope']:.2f}" in said
     way_out = f"tipbench judge accept {token} --experiment {collected} --reason"
     assert way_out in said

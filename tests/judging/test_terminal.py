@@ -242,7 +242,7 @@ def test_a_judge_far_off_is_told_so_without_naming_an_item(sit_down: Open, cli: 
     terminal.send("\r")
     assert terminal.end() == 0
     said = " ".join(terminal.output[terminal.output.rfind("Handed in") :].split())
-    assert "refused: too far from the anchors" in said
+    assert "refused: too far from the checks" in said
     assert "off the known ones on average" in said
     assert "tipbench judge accept" in said
     assert cli("compare", "--experiment", collected, "--json").json()["judged"] == 0

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from tipbench.errors import UsageError
-from tipbench.stats import BadScores, drift
+from tipbench.stats import BadScores, Check, drift
 
 REFERENCES = [6.0, 8.0, 10.0, 12.0, 14.0, 16.0]
 
@@ -62,6 +62,34 @@ def test_references_all_alike_have_no_slope() -> None:
     found = drift([10.0, 11.0, 10.0, 11.0], [10.0] * 4)
     assert found.slope is None
     assert found.alarms == set()
+
+
+def test_a_repeat_says_less_than_an_anchor_and_repeats_of_one_sitting_err_together() -> None:
+    anchors, repeats = [Check()] * 4, [Check(source="before")] * 3
+    found = drift([10.0] * 7, [10.0, 9.0, 11.0, 10.0] + [8.0] * 3, checks=[*anchors, *repeats])
+    noise, again = 1.1**2 + 0.45**2, (1.1**2 + 1.1**2) / 3 + 0.5**2
+    assert found.se == pytest.approx(1 / math.sqrt(4 / noise + 1 / again))
+    assert found.offset == pytest.approx(2.0 / again * found.se**2)
+    assert (found.anchors, found.repeats) == (4, 3)
+    apart = [Check(source=number) for number in range(3)]
+    assert drift([10.0] * 7, [10.0] * 7, checks=[*anchors, *apart]).se < found.se
+
+
+def test_the_scale_is_measured_by_anchors_alone() -> None:
+    repeats = [Check(source="before")] * 3
+    found = drift([6.0, 8.0, 12.0, 14.0] + [10.0] * 3, [6.0, 8.0, 12.0, 14.0, 9.0, 10.0, 11.0],
+                  checks=[*[Check()] * 4, *repeats])  # fmt: skip
+    assert found.slope == pytest.approx(1.0)
+    assert (found.alarms, found.exact) == (set(), True)
+    assert drift([10.0] * 3, [4.0, 10.0, 16.0], checks=repeats).unanchored
+
+
+def test_a_score_at_the_end_may_mean_more_than_it_says() -> None:
+    references = [12.0, 13.0, 15.0, 15.0, 17.0, 17.0]
+    given = [min(17.0, reference + 2.0) for reference in references]
+    found = drift(given, references, checks=[Check(3.0, 17.0)] * 6)
+    assert "offset" in found.alarms
+    assert found.roomy_offset > found.offset
 
 
 def test_bad_input_is_refused() -> None:

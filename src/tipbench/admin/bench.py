@@ -24,6 +24,7 @@ from tipbench.bench.sittings import StoredSitting
 from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingRefused, TrackingUnavailable
 from tipbench.inert import make_inert
 from tipbench.jobs.records import NotThere
+from tipbench.judging.draw import count_sittings
 from tipbench.ranking.compare import compare_bench, find_sides, report_foreign
 from tipbench.ranking.records import BoardTier, By, Report
 from tipbench.records import Record, Rubric
@@ -42,16 +43,24 @@ class ExperimentLine(Record):
 
     name: str
     made_by_tipbench: bool = True
-    cells: int = 0
-    candidates: int = 0
-    judged: int = 0
-    pending: int = 0
-    pending_auto: int = 0
+    cells: int | None = 0
+    """This and the next four are None for whoever judges there: a judge counts items, and no candidates."""
+    candidates: int | None = 0
+    judged: int | None = 0
+    pending: int | None = 0
+    pending_auto: int | None = 0
+    sittings_waiting: int = 0
+    """About how many wait for a lazy judge."""
     judging_closed: bool = False
     mlflow: str
     problem: str = ""
     damaged: int = 0
     """How many things in it were edited by hand and cannot be read."""
+
+    def for_judges(self) -> "ExperimentLine":
+        """The same without its numbers."""
+        hidden = ("cells", "candidates", "judged", "pending", "pending_auto")
+        return self.model_copy(update=dict.fromkeys(hidden))
 
 
 class ExperimentPage(Record):
@@ -244,6 +253,7 @@ def describe_experiment(mlflow: MlflowConnection, experiment: Experiment) -> Exp
         judged=sum(not given.verdict.failed for given in evidence.lazy),
         pending=lazy,
         pending_auto=auto,
+        sittings_waiting=count_sittings(lazy),
         judging_closed=evidence.judging_closed,
         mlflow=link,
         damaged=len(evidence.damaged),
@@ -314,14 +324,21 @@ class CellQuery(Record):
     skip: int = Field(default=0, ge=0, le=10_000_000)
 
 
-def list_page(parts: Parts, *, contains: str, limit: int, skip: int) -> ExperimentPage:
-    """One page of experiments with their counts; only those shown are read."""
+def list_page(parts: Parts, user: User, *, contains: str, limit: int, skip: int) -> ExperimentPage:
+    """One page of experiments, with counts where this user does not judge; only those shown are read."""
     found = [
         each
         for each in parts.mlflow.list_experiments()
         if contains.lower() in each.name.lower() and each.name != CHAMPIONS
     ]
-    shown = [_describe(parts, experiment) for experiment in found[skip : skip + limit]]
+    lines = [_describe(parts, experiment) for experiment in found[skip : skip + limit]]
+    judging_at = {held.experiment.name for held in parts.sittings.held_by(user)}
+    shown = [
+        line.for_judges()
+        if line.name in judging_at or (line.sittings_waiting and user.role == "judge")
+        else line
+        for line in lines
+    ]
     return ExperimentPage(
         experiments=tuple(shown), total=len(found), skip=skip, mlflow=parts.mlflow.open().tracking.url
     )
@@ -346,12 +363,7 @@ def list_experiments(
     skip: Skip = 0,
 ) -> Response:
     """What tipbench made and what is named `tip-bench-…`, by name, with what is judged and what waits."""
-    key = ("", contains, str(limit), str(skip))
-
-    def make() -> bytes:
-        return list_page(parts, contains=contains, limit=limit, skip=skip).model_dump_json().encode()
-
-    return answer_marked(request, parts.boards.get(key, make))
+    return answer_record(request, list_page(parts, user, contains=contains, limit=limit, skip=skip))
 
 
 @router.get("/runs/{experiment:name}", response_model=CellPage)
@@ -420,7 +432,7 @@ def show_experiments(
     skip: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
 ) -> Response:
     """The list."""
-    page = list_page(parts, contains=contains, limit=PER_PAGE, skip=skip)
+    page = list_page(parts, user, contains=contains, limit=PER_PAGE, skip=skip)
     return render(
         request,
         "experiments.html",

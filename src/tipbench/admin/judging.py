@@ -27,7 +27,7 @@ from tipbench.bench.sittings import Answer, Decision
 from tipbench.errors import JudgedEnough, SheetError
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.sheet import LiveSitting
-from tipbench.judging.status import SittingLine, Status, sitting_line
+from tipbench.judging.status import JudgeStatus, SittingLine, Status, sitting_line
 from tipbench.judging.wire import (
     HandedItems,
     SittingView,
@@ -114,7 +114,7 @@ def close_sitting(user: Judge, parts: Server, sitting: Token, experiment: Experi
     return SittingView.of(closed)
 
 
-@router.get("/status/{experiment:name}", response_model=Status, responses=MARKED)
+@router.get("/status/{experiment:name}", response_model=Status | JudgeStatus, responses=MARKED)
 def read_status(
     request: Request,
     user: Viewer,
@@ -125,8 +125,8 @@ def read_status(
     return answer_record(request, read_status_for(user, parts, experiment))
 
 
-def read_status_for(user: User, parts: Parts, experiment: str) -> Status:
-    """Where judging stands; to who is blind without texts that may name an arm."""
+def read_status_for(user: User, parts: Parts, experiment: str) -> Status | JudgeStatus:
+    """Where judging stands; to who is blind without numbers, and without texts that may name an arm."""
     found = parts.mlflow.open().judging.status(experiment=experiment)
     return found.for_judges() if parts.sittings.why_hidden(user, experiment) else found
 
@@ -141,8 +141,10 @@ def decide(user: Admin, parts: Server, sitting: Token, experiment: ExperimentNam
     )
 
 
-@router.post("/end/{experiment:name}", response_model=Status)
-def end_judging(user: Admin, parts: Server, experiment: ExperimentName, closing: Closing) -> Status:
+@router.post("/end/{experiment:name}", response_model=Status | JudgeStatus)
+def end_judging(
+    user: Admin, parts: Server, experiment: ExperimentName, closing: Closing
+) -> Status | JudgeStatus:
     """Close judging of an experiment, what is not judged stays so; or open it again."""
     with parts.mlflow.writing() as opened:
         change = opened.judging.end if closing.closed else opened.judging.reopen
@@ -175,7 +177,7 @@ pages = APIRouter(include_in_schema=False)
 @pages.get("/judging")
 def show_waiting(request: Request, user: PageViewer, parts: Server) -> Response:
     """What waits for a judge, by experiment; no arm is named."""
-    page = list_page(parts, contains="", limit=50, skip=0)
+    page = list_page(parts, user, contains="", limit=50, skip=0)
     return render(request, "judging.html", user=user, page=page)
 
 
@@ -192,7 +194,7 @@ def show_desk(
     sitting = parts.sittings.find_mine(experiment=experiment, user=user)
     if sitting is not None:
         return _desk(request, user, sitting, item=item)
-    waiting = parts.mlflow.open().judging.status(experiment=experiment).waiting
+    waiting = parts.mlflow.open().judging.status(experiment=experiment).sittings_waiting
     said = "" if waiting else "Nothing waits for a judge."
     return _begin(request, user, experiment, said, waiting=waiting, blocks=blocks)
 

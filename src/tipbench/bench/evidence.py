@@ -230,7 +230,7 @@ def _listed_verdicts(
             yield from (
                 CountedVerdict(cell, sitting, verdict)
                 for verdict in current_verdicts(cell, sitting.facts.token, sitting.closed.submissions)
-                if verdict.block in sitting.closed.blocks
+                if verdict.block in sitting.closed.blocks or verdict.drawn == "repeat"
             )
 
 

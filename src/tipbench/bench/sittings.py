@@ -62,15 +62,24 @@ class SittingFacts(Record):
     items: int
     anchors: int
     blocks: int
+    repeats: int = 0
     of: str = ""
     live: bool = False
+    share: float | None = None
+    """Of a second opinion: how much of all that others judged was asked for."""
+    left: int = 0
+    """Of a live one: how many sittings were still to come of what was asked for."""
     judge_model: str = ""
     judge_digest: str = ""
     judge_pinned: bool = True
 
 
 class KeyItem(Record):
-    """What an item id stands for: a slot of a cell, or an anchor. Equal texts stand under one id."""
+    """What an item id stands for: a slot of a cell, or an anchor. Equal texts stand under one id.
+
+    Of a slot that is here as a check, `repeats` names the sitting in which it was judged before: it is in no
+    block.
+    """
 
     id: str
     text_hash: str
@@ -78,6 +87,7 @@ class KeyItem(Record):
     cell: str = ""
     slot: int = -1
     anchor: str = ""
+    repeats: str = ""
 
 
 class FailedMember(Record):
@@ -139,6 +149,7 @@ class StoredDrift(Record):
     unanchored: bool = False
     roomy_offset: float | None = None
     """As in `Drift`; None in sittings that were closed before it was measured."""
+    repeats: int = 0
 
     @property
     def believed_offset(self) -> float:

@@ -248,7 +248,6 @@ def _apply(given: Mapping[str, Any]) -> int:
             click.echo(json.dumps(_applied_as_json(taken, refused)))
         else:
             _print_apply(session, taken, refused)
-            _print_after_apply(session, taken)
     return REFUSED if refused else 0
 
 
@@ -286,23 +285,27 @@ def _print_apply(session: Session, taken: "AppliedSheet", refused: "Mapping[str,
         )
         for line in (*tell_stored(section.stored), *why.get(section.sitting, ())):
             session.say.print(f"  {line}", markup=False, soft_wrap=True)
+    _say_next(session, taken)
 
 
-def _print_after_apply(session: Session, taken: "AppliedSheet") -> None:
-    """What comes next. Nobody is sent to the board who still has items to judge: it names the arms."""
+def _say_next(session: Session, taken: "AppliedSheet") -> None:
+    """What is left to do, in items: who knows how many candidates there are knows how many are checks.
+
+    Nobody is sent to the board who still has items to judge: it names the arms.
+    """
     judges = {section.judged_by for section in taken.sections}
     left = sum(
         section.items - section.answered
         for section in taken.sections
         if section.outcome in {"open", "not begun"}
     )
-    session.say.print(f"judged {taken.status.judged} of {taken.status.candidates}. Next:")
+    session.say.print("Next:")
     if left:
         session.say.print(f"  answer the other {left} items of this sheet, then apply it again")
     elif any(line.state == "open" and line.judged_by in judges for line in taken.status.sittings):
         session.say.print("  judge the sitting that is still open: you have its items elsewhere")
     else:
-        session.say.print(f"  tipbench compare --experiment {taken.experiment}", markup=False)
+        session.say.print(f"  tipbench compare --experiment {shlex.quote(taken.experiment)}", markup=False)
 
 
 def _judge_at_keyboard(given: Mapping[str, Any]) -> int:
@@ -397,9 +400,10 @@ def status(*, as_json: bool, fresh: bool, **flags: object) -> None:
         if as_json:
             click.echo(found.model_dump_json(indent=1))
         else:
+            from tipbench.records import AGENT
             from tipbench.show.sittings import print_status
 
-            print_status(found, session.say)
+            print_status(found, session.say, asked_by={find_judge_name(settings), AGENT})
 
 
 @command.command(name="judges", short_help="Drift of every sitting, agreement of the judges.")

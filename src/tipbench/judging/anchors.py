@@ -1,74 +1,114 @@
-"""Anchors, items with known scores: which are hidden in a sitting, and where new ones come from."""
+"""Checks, items of which a score is known: which are hidden in a sitting, and where new anchors come from."""
 
 import json
+import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from statistics import median_low, pstdev
+from statistics import median_low
+from typing import Protocol
+
+import numpy as np
 
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.errors import PackError, UsageError
 from tipbench.files import write_whole
+from tipbench.judging.draw import Member
+from tipbench.judging.request import SittingRequest
 from tipbench.judging.sheet import blind_text
 from tipbench.pack import parse_pack
 from tipbench.pack.reading import ANCHORS, Reference, seal
-from tipbench.records import Anchor, Pack, Rubric, Verdict, compute_flags, content_hash
+from tipbench.records import Anchor, Pack, Rubric, Scenario, Verdict, compute_flags, content_hash
+from tipbench.stats import energy_gaps
+from tipbench.stats.board import Floats, Ints
 
-ANCHORS_PER_SITTING = 6
+ANCHORS_PER_SITTING = SittingRequest.checks
+REPEATS_PER_SITTING = 3
 REST_SITTINGS = 3
 """An anchor shown to a judge rests for so many sittings: not repeated within four."""
-TRIES = 8
+TRIES = 100
 ROOM = 1 / 6
 """Of what can be judged: two points of the twelve that three scales from 1 to 5 have."""
+AT_AN_END = 1
+"""So many anchors may have less room than that, if they look like the rest."""
+ENOUGH_SPREAD = 1 / 6
+"""Standard deviation of the references, of what can be judged."""
 ENOUGH_JUDGES = 3
 """Different ones: a judge who repeats himself agrees with nobody else."""
 AGREE_WITHIN = 1.0
 """From the lowest to the highest composite: one step of one scale."""
 
 
-# On the sitting's own scenarios, spread over the scale, none that this judge saw lately.
+# On the sitting's own scenarios, none that this judge saw lately; strong enough to measure a judge by, and of
+# those that are, the ones that look most like what they are hidden among.
+
+
+class Shown(Protocol):
+    """An item as a judge sees it. `scenario` is the hash of its content."""
+
+    @property
+    def scenario(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def flags(self) -> Mapping[str, bool]: ...
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What anchors must not stand out from: the items of a sitting, and the composites that the experiment's
+    candidates got so far."""
+
+    items: Sequence[Shown]
+    scenarios: Mapping[str, Scenario]
+    rubric: Rubric
+    levels: Sequence[float] = ()
 
 
 def choose_anchors(
     pool: Sequence[Anchor],
+    around: Surroundings,
     *,
-    items_per_scenario: Counter[str],
     seen: Set[str],
-    rubric: Rubric,
     rng: Random,
+    count: int = ANCHORS_PER_SITTING,
 ) -> list[Anchor]:
-    """Up to six anchors; fewer rather than one that this judge saw lately.
+    """Up to so many anchors; fewer rather than one that this judge saw lately.
 
-    Scenarios get anchors in proportion to their items, so that a scenario does not tell an anchor. Within a
-    scenario those come first that leave room on both sides: close to an end nobody can be harsher or milder.
+    Scenarios get anchors in proportion to their items, so that a scenario does not tell an anchor. None has
+    the text of an item beside it.
     """
-    by_scenario: dict[str, list[Anchor]] = {}
-    for anchor in pool:
-        if anchor.id not in seen and anchor.scenario in items_per_scenario:
-            by_scenario.setdefault(anchor.scenario, []).append(anchor)
-    judged = {a.id: rubric.judged_part(a.scores) for anchors in by_scenario.values() for a in anchors}
-    roomy = {anchor_id for anchor_id, score in judged.items() if _has_room(score, rubric)}
+    shown = {(item.scenario, _plain(item.text)) for item in around.items}
+    items = Counter(item.scenario for item in around.items)
+    free = [
+        anchor
+        for anchor in pool
+        if anchor.id not in seen
+        and anchor.scenario in items
+        and (anchor.scenario, _plain(anchor.text)) not in shown
+    ]
+    draws = [_draw(free, items, rng, count=count) for _ in range(TRIES)]
+    if not draws[0]:
+        return []
+    choices = np.array(draws)
+    roomy, spread = _measure_strength(free, choices, around.rubric)
+    best = int(np.lexsort((_stand_out(free, choices, around), -spread, -roomy))[0])
+    return [free[place] for place in draws[best]]
 
-    def rate(chosen: Sequence[Anchor]) -> tuple[int, float]:
-        spread = pstdev(judged[anchor.id] for anchor in chosen) if chosen else 0.0
-        return sum(anchor.id in roomy for anchor in chosen), spread
 
-    return max((_draw(by_scenario, items_per_scenario, roomy, rng) for _ in range(TRIES)), key=rate)
-
-
-def _draw(
-    by_scenario: dict[str, list[Anchor]], items: Counter[str], roomy: Set[str], rng: Random
-) -> list[Anchor]:
-    left = {scenario: rng.sample(anchors, len(anchors)) for scenario, anchors in by_scenario.items()}
-    for anchors in left.values():
-        anchors.sort(key=lambda anchor: anchor.id in roomy)
+def _draw(free: Sequence[Anchor], items: Counter[str], rng: Random, *, count: int) -> list[int]:
+    """Places in `free`."""
+    left: dict[str, list[int]] = {}
+    for place in rng.sample(range(len(free)), len(free)):
+        left.setdefault(free[place].scenario, []).append(place)
     used: Counter[str] = Counter()
-    chosen: list[Anchor] = []
-    while len(chosen) < ANCHORS_PER_SITTING and any(left.values()):
-        open_scenarios = [scenario for scenario, anchors in left.items() if anchors]
+    chosen: list[int] = []
+    while len(chosen) < count and any(left.values()):
+        open_scenarios = [scenario for scenario, places in left.items() if places]
         # The scenario that is furthest behind its share comes next.
         scenario = min(open_scenarios, key=lambda s: ((used[s] + 0.5) / items[s], rng.random()))
         chosen.append(left[scenario].pop())
@@ -76,9 +116,120 @@ def _draw(
     return chosen
 
 
-def _has_room(judged: float, rubric: Rubric) -> bool:
+def _measure_strength(free: Sequence[Anchor], choices: Ints, rubric: Rubric) -> tuple[Floats, Floats]:
+    """How well a judge can be measured by the anchors of each draw: how many have room, and their spread.
+
+    Close to an end nobody can be harsher or milder, and without spread nobody sees another use of the scale.
+    Beyond enough more is no better.
+    """
     low, high = rubric.judged_ends
-    return low + ROOM * (high - low) <= judged <= high - ROOM * (high - low)
+    judged = (np.array([rubric.judged_part(anchor.scores) for anchor in free]) - low) / (high - low)
+    has_room = (judged >= ROOM) & (judged <= 1.0 - ROOM)
+    roomy = np.minimum(has_room[choices].sum(axis=1), choices.shape[1] - AT_AN_END)
+    return roomy.astype(float), np.minimum(judged[choices].std(axis=1), ENOUGH_SPREAD)
+
+
+def _stand_out(free: Sequence[Anchor], choices: Ints, around: Surroundings) -> Floats:
+    """How far the anchors of each draw stand out by their looks and, once that is known, by their level."""
+    rubric = around.rubric
+    flags = [compute_flags(anchor.text, rubric) for anchor in free]
+    looks = [_look(a.text, f, around.scenarios[a.scenario]) for a, f in zip(free, flags, strict=True)]
+    theirs = [_look(item.text, item.flags, around.scenarios[item.scenario]) for item in around.items]
+    gaps = energy_gaps(np.array(looks), np.array(theirs), choices)
+    if around.levels:
+        composites = [rubric.composite(a.scores, f) for a, f in zip(free, flags, strict=True)]
+        gaps = gaps + energy_gaps(
+            np.array(composites, dtype=float)[:, None],
+            np.array(around.levels, dtype=float)[:, None],
+            choices,
+        )
+    return gaps
+
+
+def _look(text: str, flags: Mapping[str, bool], scenario: Scenario) -> list[float]:
+    """What a judge sees of a text at a glance: length, form, the scenario's own words, repetition."""
+    words = re.findall(r"\w+", text.casefold())
+    lists = [value for value in scenario.values.values() if not isinstance(value, str)]
+    known = set(re.findall(r"\w+", " ".join(word for each in lists for word in each).casefold()))
+    sentences = len(re.findall(r"[.!?](?:\s|$)", text))
+    return [
+        math.log1p(len(words)),
+        math.log1p(sentences),
+        float(text.rstrip()[-1:] in {".", "!", "?"}),
+        float(text[:1].isupper()),
+        sum(word in known for word in words) / max(1, len(words)),
+        len(set(words)) / max(1, len(words)),
+        *(float(flags[name]) for name in sorted(flags)),
+    ]
+
+
+# Repeats: candidates that were judged before. They cannot stand out; the reference of each is one verdict.
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A judged candidate that may be shown again, and the sitting whose verdict counts. `own` was the same
+    judge's."""
+
+    member: Member
+    sitting: str
+    own: bool
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Run id of the cell, and slot."""
+        return self.member.cell.run.run_id, self.member.slot
+
+
+def find_repeats(bench: Bench, judged_by: str) -> list[Repeat]:
+    """What others judged and this judge never saw, and what this judge did not see lately.
+
+    Whatever the verdict was: those that were chosen for being high would all seem to fall.
+    """
+    evidence = bench.evidence
+    mine = [sitting for sitting in evidence.sittings if sitting.meant_for == judged_by]
+    keys = bench.keys_of(mine[-REST_SITTINGS:]).values()
+    lately = {(item.cell, item.slot) for key in keys for item in key.items if item.cell}
+    ever = {g.place for g in (*evidence.lazy, *evidence.doubles) if g.sitting.judged_by == judged_by}
+    found: list[Repeat] = []
+    for given in evidence.lazy:
+        own = given.sitting.judged_by == judged_by
+        if not given.verdict.failed and given.place not in (lately if own else lately | ever):
+            found.append(Repeat(Member(given.cell, given.verdict.slot), given.sitting.facts.token, own))
+    return found
+
+
+def choose_repeats(
+    pool: Sequence[Repeat],
+    items: Sequence[Shown],
+    *,
+    text_of: Callable[[Member], str],
+    rng: Random,
+    count: int,
+) -> list[Repeat]:
+    """At most so many, on the scenarios of these items and none with the text of one of them.
+
+    Of others rather than the judge's own, which they may remember.
+    """
+    scenarios = {item.scenario for item in items}
+    texts = {(item.scenario, _plain(item.text)) for item in items}
+    there = [repeat for repeat in pool if repeat.member.cell.facts.scenario_hash in scenarios]
+    rng.shuffle(there)
+    chosen: list[Repeat] = []
+    for repeat in sorted(there, key=lambda repeat: repeat.own):
+        if len(chosen) == count:
+            break
+        shown = (repeat.member.cell.facts.scenario_hash, _plain(text_of(repeat.member)))
+        if shown not in texts:
+            texts.add(shown)
+            chosen.append(repeat)
+    return chosen
+
+
+def share_checks(checks: int, *, items: int, repeats: int) -> tuple[int, int]:
+    """How many anchors and how many repeats: of three, two stand for an anchor. No more checks than items."""
+    repeats = max(0, min(repeats, REPEATS_PER_SITTING, items - checks))
+    return checks - repeats // 2, repeats
 
 
 # New anchors: candidates on which enough judges agree.

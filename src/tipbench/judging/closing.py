@@ -34,7 +34,7 @@ from tipbench.bench.sittings import (
 from tipbench.errors import TrackingUnavailable, UsageError
 from tipbench.judging.sheet import AnsweredSheet, StoredAnswers, check_section, sheet_error
 from tipbench.records import Anchor, Drawn, Pack, Rubric, Verdict, compute_flags, content_hash
-from tipbench.stats import Drift, Noise, drift, krippendorff_alpha
+from tipbench.stats import Check, Drift, Noise, drift, krippendorff_alpha
 
 CLOCK_COARSE_MS = 3_000
 """So far the clocks of two commands may differ that both follow the server's."""
@@ -42,11 +42,13 @@ CLOCK_COARSE_MS = 3_000
 
 @dataclass(frozen=True)
 class SittingAnswers:
-    """What a judge said in a sitting, and what it is measured by."""
+    """What a judge said in a sitting, and what it is measured by. `earlier` are, by item, the verdicts that
+    its repeats got before."""
 
     key: BlindKey
     pack: Pack
     answers: Mapping[str, Answer]
+    earlier: Mapping[str, Verdict] = field(default_factory=dict[str, Verdict])
 
 
 @dataclass(frozen=True)
@@ -87,25 +89,36 @@ def complete_blocks(
         return ()
     if tier == "auto":
         return tuple({item.block for item in key.items if item.cell and item.id in answers})
-    blocks = {item.block for item in key.items if item.cell} | {member.block for member in key.failed}
-    open_blocks = {item.block for item in key.items if item.cell and item.id not in answers}
+    members = [item for item in key.items if item.cell and not item.repeats]
+    blocks = {item.block for item in members} | {member.block for member in key.failed}
+    open_blocks = {item.block for item in members if item.id not in answers}
     return tuple(sorted(blocks - open_blocks))
 
 
 def measure_drift(said: SittingAnswers, noise: Noise) -> Drift:
-    """How far the answers to the hidden anchors are off their references."""
-    answers, rubric = said.answers, said.pack.rubric
+    """How far the answers to the hidden checks are off what is known of them."""
+    rubric = said.pack.rubric
     known = {anchor.id: anchor for anchor in said.pack.anchors}
-    shown = [
-        (known[item.anchor], answers[item.id])
-        for item in said.key.items
-        if item.anchor in known and item.id in answers
-    ]
+    given: list[float] = []
+    references: list[float] = []
+    checks: list[Check] = []
     low, high = rubric.judged_ends
+    for item in said.key.items:
+        answer, earlier = said.answers.get(item.id), said.earlier.get(item.id)
+        if answer is None or (item.anchor not in known and earlier is None):
+            continue
+        given.append(rubric.composite(answer.scores, answer.flags))
+        references.append(
+            anchor_composite(known[item.anchor], rubric)
+            if earlier is None
+            else rubric.composite(earlier.scores, earlier.flags)
+        )
+        by_flags = rubric.flagged_part(answer.flags)
+        checks.append(Check(low + by_flags, high + by_flags, item.repeats or None))
     return drift(
-        [rubric.composite(answer.scores, answer.flags) for _, answer in shown],
-        [anchor_composite(anchor, rubric) for anchor, _ in shown],
-        ends=[(low + flags, high + flags) for flags in (rubric.flagged_part(a.flags) for _, a in shown)],
+        given,
+        references,
+        checks=checks,
         repeat_sd=noise.repeat_sd,
         offset_sd=noise.offset_sd,
     )
@@ -150,6 +163,7 @@ def close_sitting(
     closed = _claim_close(sitting, mine, bench)
     if closed != mine:
         said = replace(said, answers=bench.answers_of(sitting, closed.submissions))
+    said = replace(said, earlier=_find_earlier(said.key, bench))
     examined = examine_sitting(said, blocks=closed.blocks, tier=tier, noise=bench.noise_of(sitting))
     # Again: a sheet may be filled in by another judge. Who ran out of time may have looked after that.
     seen = sitting.unblinded or (
@@ -159,6 +173,14 @@ def close_sitting(
     )
     _finish_close(sitting.run.run_id, closed, examined, bench, more=unblinded_tag(seen))
     return closed, examined.state
+
+
+def _find_earlier(key: BlindKey, bench: Bench) -> dict[str, Verdict]:
+    """Item → the verdict that it repeats; none of a sitting that does not count any more."""
+    evidence = bench.evidence
+    said = {(g.sitting.facts.token, *g.place): g.verdict for g in (*evidence.lazy, *evidence.doubles)}
+    places = {item.id: (item.repeats, item.cell, item.slot) for item in key.items if item.repeats}
+    return {item: said[place] for item, place in places.items() if place in said}
 
 
 def close_expired(bench: Bench) -> bool:
@@ -267,6 +289,7 @@ def _finish_close(
         exact=found.exact,
         unanchored=found.unanchored,
         roomy_offset=found.roomy_offset,
+        repeats=found.repeats,
     )
     tags = {
         "tipbench.closed": closed.model_dump_json(),
@@ -316,7 +339,7 @@ def make_verdicts(key: BlindKey, answers: Mapping[str, Answer], *, drawn: Drawn)
             verdict = Verdict(
                 slot=item.slot,
                 block=item.block,
-                drawn=drawn,
+                drawn="repeat" if item.repeats else drawn,
                 scores=answer.scores,
                 flags=answer.flags,
                 # Not the id itself: nothing on a cell joins with what a judge has before him.

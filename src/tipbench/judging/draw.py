@@ -5,6 +5,7 @@ A block is one randomly drawn candidate of every arm in one scenario, judged tog
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import count
 from math import ceil
 from random import Random
 from statistics import median
@@ -197,17 +198,15 @@ def tell_late_arms(sections: Sequence[Sequence[Block]], cells: Sequence[StoredCe
     for cell in cells:
         arms.setdefault(cell.facts.scenario_hash, set()).add(cell.facts.arm)
     alone: set[str] = set()
-    again = 0
+    again = False
     for block in (block for section in sections for block in section):
         there = {member.cell.facts.arm for member in block.members}
-        again += sum(member.again for member in block.members)
+        again |= any(member.again for member in block.members)
         if there != arms[block.scenario] and not any(member.again for member in block.members):
             alone |= there
     remarks: list[str] = []
     if again:
-        remarks.append(
-            f"{again} tips that were judged before are shown again: late arms are judged beside them"
-        )
+        remarks.append("tips that were judged before are shown again: late arms are judged beside them")
     if alone:
         remarks.append(f"not judged together with all arms of their scenarios: {', '.join(sorted(alone))}")
     return remarks
@@ -283,14 +282,40 @@ def accompany(
 
 
 def split_sections(blocks: Sequence[Block], *, room: int = SECTION_ITEMS) -> list[list[Block]]:
-    """Whole blocks, at most `room` items a section but at least one block; none without an item."""
-    sections: list[list[Block]] = []
+    """Whole blocks, at most `room` items a section but at least one block; none without an item.
+
+    As even as whole blocks allow: a small last section would hold more checks than candidates.
+    """
+    items = sum(len(block.items) for block in blocks)
+    for sections in count(count_sittings(items, room=room)) if items else ():
+        found = _split_evenly(blocks, sections)
+        if all(_fits(section, room) for section in found):
+            return found
+    return []
+
+
+def count_sittings(items: int, *, room: int = SECTION_ITEMS) -> int:
+    """How many sittings so many candidates make, at least."""
+    return ceil(items / room)
+
+
+def _split_evenly(blocks: Sequence[Block], sections: int) -> list[list[Block]]:
+    """At most so many: a block goes where its middle lies, failures alone go with their neighbours."""
+    total = sum(len(block.items) for block in blocks)
+    found: list[list[Block]] = [[]]
+    before, at = 0, None
     for block in blocks:
-        filled = sum(len(other.items) for other in sections[-1]) if sections else 0
-        if not sections or (filled and block.items and filled + len(block.items) > room):
-            sections.append([])
-        sections[-1].append(block)
-    return [section for section in sections if any(block.items for block in section)]
+        if block.items:
+            place = (2 * before + len(block.items)) * sections // (2 * total)
+            found += [[]] if at not in {None, place} else []
+            before, at = before + len(block.items), place
+        found[-1].append(block)
+    return found
+
+
+def _fits(section: Sequence[Block], room: int) -> bool:
+    shown = [len(block.items) for block in section if block.items]
+    return sum(shown) <= room or len(shown) == 1
 
 
 def _free_slots(cells: Sequence[StoredCell], taken: Slots, rng: Random) -> dict[str, list[list[Member]]]:
@@ -434,29 +459,42 @@ def _check_gain(scores: Sequence[Score], champion: str | None) -> None:
 def draw_second(
     evidence: Evidence, *, judged_by: str, share: float, with_judge: Slots, rng: Random
 ) -> list[Block]:
-    """That share of what others judged, in the blocks it was judged in; nothing that this judge has seen.
+    """What is missing to that share of all that others judged, in the blocks it was judged in.
 
-    `with_judge` are the slots that this judge has in open sittings.
+    Nothing that this judge has seen: that counts towards the share. `with_judge` are the slots that this
+    judge has in open sittings.
     """
     mine = {
         given.place for given in (*evidence.lazy, *evidence.doubles) if given.sitting.judged_by == judged_by
     }
     mine |= {(run_id, slot) for run_id, slots in with_judge.items() for slot in slots}
     blocks: dict[tuple[str, int, str], list[Member]] = {}
-    others = 0
+    others = have = 0
     for given in evidence.lazy:
         if given.verdict.failed or given.sitting.judged_by == judged_by:
             continue
         others += 1
+        have += given.place in mine
         if given.place not in mine:
             place = (given.sitting.facts.token, given.verdict.block, given.cell.facts.scenario_hash)
             blocks.setdefault(place, []).append(Member(given.cell, given.verdict.slot))
     drawn: list[Block] = []
     for place in rng.sample(sorted(blocks), len(blocks)):
-        if sum(len(block.members) for block in drawn) >= ceil(share * others):
+        if have >= ceil(share * others):
             break
+        have += len(blocks[place])
         drawn.append(Block(place[2], tuple(blocks[place])))
     return drawn
+
+
+def find_begun_share(judged_by: str, bench: Bench) -> float | None:
+    """The share that this judge asked for in a second opinion of which sittings are still to come."""
+    mine = [
+        sitting.facts
+        for sitting in bench.evidence.sittings
+        if sitting.judged_by == judged_by and sitting.facts.live and sitting.facts.drawn == "second"
+    ]
+    return mine[-1].share if mine and mine[-1].left else None
 
 
 # Spot checks: where an automatic verdict is worth a second look.

@@ -1,8 +1,7 @@
 """Hand-out: what was drawn is made into blind sittings among anchors, and leased before anybody sees it."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -23,7 +22,15 @@ from tipbench.bench.sittings import (
 )
 from tipbench.clock import Stamps
 from tipbench.errors import TrackingUnavailable, UsageError
-from tipbench.judging.anchors import REST_SITTINGS, choose_anchors
+from tipbench.judging.anchors import (
+    REST_SITTINGS,
+    Repeat,
+    Surroundings,
+    choose_anchors,
+    choose_repeats,
+    find_repeats,
+    share_checks,
+)
 from tipbench.judging.draw import Block, Member, draw_sections, tell_late_arms
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.sheet import (
@@ -59,6 +66,11 @@ class SittingMaterial:
     anchors: tuple[Anchor, ...]
     candidate_of: Callable[[Member], Candidate]
     hidden_names: tuple[str, ...]
+    checks: int = SittingRequest.checks
+    levels: tuple[float, ...] = ()
+    """Composites of what was judged so far."""
+    repeats: tuple[Repeat, ...] = ()
+    """What may be shown again as a check."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,9 @@ class Sitting:
     key: BlindKey
     blocks: int
     anchors: tuple[str, ...]
+    repeats: tuple[tuple[str, int], ...] = ()
+    left: int = 0
+    """How many sittings come after it."""
 
     def section(self, judged_by: str, *, expires_ms: int | None = None) -> Section:
         """What the judge gets to see of it."""
@@ -82,6 +97,7 @@ class Sitting:
             sitting=self.token,
             judged_by=judged_by,
             expires=expires,
+            sittings_left=self.left,
             scenarios=self.scenarios,
             items=self.items,
         )
@@ -109,6 +125,11 @@ def gather_material(bench: Bench) -> SittingMaterial:
         anchors=tuple(anchors.values()),
         candidate_of=lambda member: bench.candidates_of(member.cell)[member.slot],
         hidden_names=bench.hidden_names,
+        levels=tuple(
+            packs[-1].rubric.composite(given.verdict.scores, given.verdict.flags)
+            for given in bench.evidence.lazy
+            if not given.verdict.failed
+        ),
     )
 
 
@@ -142,13 +163,13 @@ def build_sitting(
     shown = [
         _show_member(member, index, material) for index, block in enumerate(blocks) for member in block.items
     ]
-    anchors = choose_anchors(
-        material.anchors,
-        items_per_scenario=Counter(alike[0].scenario for alike in group_alike(shown)),
-        seen=seen,
-        rubric=material.rubric,
-        rng=rng,
-    )
+    repeats = _choose_repeats(shown, material, rng)
+    # Equal texts are one item.
+    count, _ = share_checks(material.checks, items=len(group_alike(shown)), repeats=len(repeats))
+    shown += [_show_repeat(repeat, material) for repeat in repeats]
+    alone = tuple(alike[0] for alike in group_alike(shown))
+    around = Surroundings(alone, material.scenarios, material.rubric, material.levels)
+    anchors = choose_anchors(material.anchors, around, seen=seen, rng=rng, count=count)
     shown += [_show_anchor(anchor, material) for anchor in anchors]
     # Grouped before they are shuffled: a text that is there often must not come early.
     groups = group_alike(shown)
@@ -178,7 +199,24 @@ def build_sitting(
         key=BlindKey(items=stand_for, failed=_failed(blocks)),
         blocks=len(blocks),
         anchors=tuple(anchor.id for anchor in anchors),
+        repeats=tuple(repeat.place for repeat in repeats),
     )
+
+
+def _choose_repeats(shown: Sequence[_Shown], material: SittingMaterial, rng: Random) -> list[Repeat]:
+    _, most = share_checks(material.checks, items=len(group_alike(shown)), repeats=len(material.repeats))
+    return choose_repeats(
+        material.repeats,
+        shown,
+        text_of=lambda member: blind_text(material.candidate_of(member).text, material.hidden_names),
+        rng=rng,
+        count=most,
+    )
+
+
+def _show_repeat(repeat: Repeat, material: SittingMaterial) -> _Shown:
+    shown = _show_member(repeat.member, -1, material)
+    return replace(shown, stands_for=shown.stands_for.model_copy(update={"repeats": repeat.sitting}))
 
 
 def _show_member(member: Member, block: int, material: SittingMaterial) -> _Shown:
@@ -233,6 +271,8 @@ def make_sittings(
         seen = {anchor for anchors in recent[-REST_SITTINGS:] for anchor in anchors}
         sitting = build_sitting(section, material=material, seen=seen, order_seed=seeds())
         recent.append(sitting.anchors)
+        unused = (repeat for repeat in material.repeats if repeat.place not in sitting.repeats)
+        material = replace(material, repeats=tuple(unused))
         sittings.append(sitting)
     return sittings
 
@@ -298,13 +338,25 @@ def _draw(
 ) -> tuple[list[list[Block]], list[Sitting]]:
     check_contents(bench.evidence.cells, experiment=bench.name)
     seeds = seed_source(bench.stamps)
-    sections = draw_sections(bench, request, rng=Random(seeds()))[:most]
+    drawn = draw_sections(bench, request, rng=Random(seeds()))
+    sections = drawn[:most]
     if not sections:
         return [], []
     sittings = make_sittings(
-        sections, material=gather_material(bench), bench=bench, judged_by=request.judged_by, seeds=seeds
+        sections,
+        material=_gather_for(request, bench),
+        bench=bench,
+        judged_by=request.judged_by,
+        seeds=seeds,
     )
-    return sections, sittings
+    left = range(len(drawn) - 1, -1, -1)
+    return sections, [replace(sitting, left=after) for sitting, after in zip(sittings, left, strict=False)]
+
+
+def _gather_for(request: SittingRequest, bench: Bench) -> SittingMaterial:
+    # In a second opinion everything was judged before: there anchors alone are checks.
+    repeats = find_repeats(bench, request.judged_by) if request.drawn != "second" else []
+    return replace(gather_material(bench), checks=request.checks, repeats=tuple(repeats))
 
 
 def _lease(
@@ -336,8 +388,11 @@ def _lease(
             order_seed=sitting.order_seed,
             expires_ms=write.start_time + (LIVE_LEASE_MS if live else LEASE_MS),
             live=live,
+            share=request.second_share,
+            left=sitting.left if live else 0,
             items=len(sitting.items),
             anchors=len(sitting.anchors),
+            repeats=len(sitting.repeats),
             blocks=sitting.blocks,
         )
         seen.append(bench.find_seen(request.judged_by, sitting.key, until_ms=write.start_time))
@@ -362,8 +417,8 @@ def _lease(
 def _tell_unanchored(sittings: Sequence[Sitting]) -> list[str]:
     """Sections that show nothing of their judge's drift: said now, not after an hour of judging."""
     return [
-        f"section {number} has {len(sitting.anchors)} anchors, {ENOUGH_ANCHORS} are needed: the gate will "
-        "let nobody pass with it (gate.unanchored); this judge saw the others lately, or there are no more"
+        f"section {number} hides too few checks to tell its judge's drift: the gate will let nobody pass "
+        "with it (gate.unanchored); this judge saw the others lately, or the pack has no more"
         for number, sitting in enumerate(sittings, start=1)
         if len(sitting.anchors) < ENOUGH_ANCHORS
     ]

@@ -101,9 +101,7 @@ class JudgeTools:
                     lines.append(
                         ExperimentToJudge(
                             experiment=status.experiment,
-                            candidates=status.candidates,
-                            judged=status.judged,
-                            waiting=status.waiting,
+                            sittings_waiting=status.sittings_waiting,
                             judging_closed=status.close_reason is not None,
                         )
                     )

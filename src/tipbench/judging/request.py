@@ -33,11 +33,18 @@ class SittingRequest:
     second_share: float | None = None
     spots: int | None = None
     plan: FixedPlan | None = None
+    checks: int = 6
+    """How many of them are hidden in a sitting."""
 
     @property
     def decisive(self) -> bool:
         """Whether what decides the winner is asked for."""
         return self.items is not None and not self.at_random
+
+    @property
+    def plain(self) -> bool:
+        """Whether it asks for whatever there is."""
+        return self.items is None and self.second_share is None and self.spots is None
 
     @property
     def drawn(self) -> Drawn:

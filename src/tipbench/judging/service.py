@@ -55,7 +55,7 @@ from tipbench.judging.closing import (
     store_answers,
     supersede_one,
 )
-from tipbench.judging.draw import ask_for_gate
+from tipbench.judging.draw import ask_for_gate, find_begun_share
 from tipbench.judging.handout import SECTION_FILE, Handout, export_sheet, finish_interrupted, start_live
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.sheet import (
@@ -254,11 +254,23 @@ class Judging:
                     return found
                 # Its judge was killed between the last answer and the close.
                 bench = _close(found.token, tidy)
-            request = self._fix_plan(request, bench)
-            started = start_live(request, bench=bench)
-            if started is None and request.drawn == "block" and supersede_one(bench):
-                started = start_live(request, bench=bench.again())
-            return started
+            return self._start(request, bench)
+
+    def _start(self, request: SittingRequest, bench: Bench) -> LiveSitting | None:
+        """A new sitting. A second opinion that was begun is finished as it was asked for, whatever is asked
+        for in between: also by whoever asks for nothing else, once nothing else waits."""
+        begun = find_begun_share(request.judged_by, bench)
+        going_on = replace(request, second_share=begun)
+        if begun is not None and request.second_share is not None:
+            return start_live(going_on, bench=bench) or start_live(request, bench=bench)
+        fixed = self._fix_plan(request, bench)
+        started = start_live(fixed, bench=bench)
+        if started is None and fixed.drawn == "block" and supersede_one(bench):
+            bench = bench.again()
+            started = start_live(fixed, bench=bench)
+        if started is None and begun is not None and request.plain:
+            started = start_live(going_on, bench=bench)
+        return started
 
     def find_mine(self, judged_by: str, *, experiment: str) -> LiveSitting | None:
         """The sitting that this judge has open, in whole blocks rather than another; only reads."""
@@ -492,14 +504,16 @@ def _close(token: str, bench: Bench) -> Bench:
 
 
 def _open_sitting_of(request: SittingRequest, bench: Bench) -> StoredSitting | None:
+    """What this judge has open of what is asked for; who asks for nothing else goes on with any."""
     mine = [
         sitting
         for sitting in bench.evidence.sittings
         if sitting.facts.live
-        and sitting.facts.drawn == request.drawn
+        and (request.plain or sitting.facts.drawn == request.drawn)
         and sitting.judged_by == request.judged_by
         and sitting.is_open(bench.now_ms)
     ]
+    mine.sort(key=lambda sitting: sitting.facts.drawn == request.drawn)
     return mine[-1] if mine else None
 
 

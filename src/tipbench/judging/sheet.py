@@ -55,6 +55,8 @@ class Section(Record):
     sitting: str
     judged_by: str = Field(min_length=1, max_length=250)
     expires: str
+    sittings_left: int = 0
+    """How many more there are of what was asked for, after this one."""
     scenarios: tuple[SheetScenario, ...]
     items: tuple[SheetItem, ...]
 

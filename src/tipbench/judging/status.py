@@ -19,7 +19,7 @@ from tipbench.bench.scores import (
     sort_by_judge,
 )
 from tipbench.bench.sittings import Decision, StoredDrift, StoredSitting
-from tipbench.judging.draw import RubricOf, read_checked, score_pair
+from tipbench.judging.draw import RubricOf, count_sittings, read_checked, score_pair
 from tipbench.records import Record
 from tipbench.stats import JudgeNoise, agreement, delta, krippendorff_alpha
 from tipbench.tracking.runs import Run
@@ -38,6 +38,8 @@ class SittingLine(Record):
     state: str
     items: int
     anchors: int
+    repeats: int = 0
+    """Judged candidates that are there as checks."""
     blocks: int
     blocks_counted: int
     submissions: int
@@ -50,6 +52,11 @@ class SittingLine(Record):
     """What its judge had seen of the arms before; its verdicts then count for agreement only, unless a
     person accepts it."""
     only_agreement: bool = False
+
+    @property
+    def handed(self) -> int:
+        """How many items its judge was handed, checks included."""
+        return self.items + self.anchors + self.repeats
 
 
 class Disagreement(Record):
@@ -105,19 +112,50 @@ class Status(Record):
     damaged: tuple[str, ...] = ()
     """What cannot be read, and counts for nothing: kind and run, tag, and what is wrong."""
 
-    def for_judges(self) -> "Status":
-        """The same without texts of people, which may name an arm, and without what the gate said."""
-        lines = [
-            line
-            if line.decision is None
-            else line.model_copy(update={"decision": line.decision.model_copy(update={"reason": "–"})})
-            for line in self.sittings
-        ]
-        told = {
-            "close_reason": None if self.close_reason is None else "a person closed it",
-            "ended": None if self.ended is None else "judging is over",
-        }
-        return self.model_copy(update={**told, "sittings": tuple(lines)})
+    @property
+    def sittings_waiting(self) -> int:
+        """About how many sittings what waits for a lazy judge makes."""
+        return count_sittings(self.waiting)
+
+    def for_judges(self) -> "JudgeStatus":
+        """What is told to whoever judges here."""
+        return JudgeStatus(
+            experiment=self.experiment,
+            sittings_waiting=self.sittings_waiting,
+            close_reason=None if self.close_reason is None else "a person closed it",
+            ended=None if self.ended is None else "judging is over",
+            sittings=tuple(
+                JudgeStatusLine(
+                    sitting=line.sitting,
+                    judged_by=line.judged_by,
+                    state=line.state,
+                    items=line.handed,
+                    expires=line.expires,
+                )
+                for line in self.sittings
+            ),
+        )
+
+
+class JudgeStatusLine(Record):
+    """One sitting as judges see it: its items, and not what they are."""
+
+    sitting: str
+    judged_by: str
+    state: str
+    items: int
+    expires: str
+
+
+class JudgeStatus(Record):
+    """Where judging stands for whoever judges: nothing that can be counted, no text of a person, which may
+    name an arm, and not what the gate said."""
+
+    experiment: str
+    sittings_waiting: int
+    close_reason: str | None
+    ended: str | None
+    sittings: tuple[JudgeStatusLine, ...]
 
 
 def read_status(bench: Bench, *, disagreement: Disagreement | None = None) -> Status:
@@ -156,8 +194,9 @@ def sitting_line(sitting: StoredSitting, now_ms: int) -> SittingLine:
         judged_by=sitting.meant_for,
         judge_kind=facts.judge_kind,
         state=state_of(sitting, now_ms),
-        items=facts.items - facts.anchors,
+        items=facts.items - facts.anchors - facts.repeats,
         anchors=facts.anchors,
+        repeats=facts.repeats,
         blocks=facts.blocks,
         blocks_counted=len(sitting.closed.blocks) if sitting.closed and sitting.counts else 0,
         submissions=len(sitting.submissions),

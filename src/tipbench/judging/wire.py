@@ -89,12 +89,13 @@ class SittingWishes(Record, strict=True):
 
 
 class ExperimentToJudge(Record):
-    """An experiment and what waits in it for a judge, items that are with another judge included."""
+    """An experiment and about how many sittings wait in it, those that are with another judge included.
+
+    Nothing that can be counted: who knows how many candidates there are knows how many items are checks.
+    """
 
     experiment: str
-    candidates: int
-    judged: int
-    waiting: int
+    sittings_waiting: int
     judging_closed: bool
 
 
@@ -117,6 +118,8 @@ class SittingProgress(Record):
     items: int = 0
     answered: int = 0
     remaining: int = 0
+    sittings_left: int = 0
+    """How many more there are of what was asked for, after this one."""
 
     @classmethod
     def of(cls, sitting: LiveSitting, **more: object) -> Self:
@@ -127,6 +130,7 @@ class SittingProgress(Record):
             items=len(sitting.section.items),
             answered=len(sitting.answers),
             remaining=len(sitting.waiting) if sitting.state == "open" else 0,
+            sittings_left=sitting.section.sittings_left,
             **more,  # pyright: ignore[reportArgumentType]
         )
 

@@ -1,6 +1,7 @@
 """Sittings, judges and their agreement on a terminal."""
 
 import shlex
+from collections.abc import Set
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     from tipbench.judging.auto.graders import JudgeModel
     from tipbench.judging.auto.run import AutoOutcome
     from tipbench.judging.keyboard.loop import LeftSitting
-    from tipbench.judging.sheet import StoredAnswers
+    from tipbench.judging.sheet import LiveSitting, StoredAnswers
     from tipbench.judging.status import (
         Disagreement,
         FlaggedPair,
         JudgePair,
         JudgeSitting,
         JudgesReport,
+        JudgeStatus,
         NoiseLine,
         SittingLine,
         Status,
@@ -40,8 +42,11 @@ ALARMS = {
 }
 
 
-def print_status(found: "Status", say: Console) -> None:
-    """Where judging stands."""
+def print_status(found: "Status", say: Console, *, asked_by: Set[str] = frozenset()) -> None:
+    """Where judging stands; without numbers to whoever has a sitting open there."""
+    if any(line.state == "open" and line.judged_by in asked_by for line in found.sittings):
+        _print_judge_status(found.for_judges(), say)
+        return
     auto = f", {found.waiting_for_auto} for an automatic one" if found.waiting_for_auto else ""
     ended = f"; {found.ended}" if found.ended else ""
     say.print(
@@ -54,15 +59,14 @@ def print_status(found: "Status", say: Console) -> None:
     print_damaged(found.damaged, say)
     if not found.sittings:
         return
-    table = Table("sitting", "judge", "state", "drawn", "items", "anchors", "blocks counted", "expires")
+    table = Table("sitting", "judge", "state", "drawn", "items", "blocks counted", "expires")
     for line in found.sittings:
         table.add_row(
             line.sitting,
             escape(make_inert_line(line.judged_by)),
             f"{line.state}, unblinded" if line.unblinded else line.state,
             line.drawn,
-            str(line.items),
-            str(line.anchors),
+            str(line.handed),
             f"{line.blocks_counted} of {line.blocks}",
             line.expires if line.state == "open" else "",
         )
@@ -82,6 +86,26 @@ def tell_stored(stored: "StoredAnswers") -> list[str]:
         overruled = f"; overruled: {', '.join(flags)}" if flags else ""
         lines.append(f"{item} {' '.join(map(str, scores.values()))}{overruled}")
     return lines
+
+
+def _print_judge_status(found: "JudgeStatus", say: Console) -> None:
+    ended = f"; {found.ended}" if found.ended else ""
+    say.print(
+        f"{found.experiment}: about {tell_sittings(found.sittings_waiting)} for a lazy judge, those that are "
+        f"with one included{ended}. More numbers are told when your sitting is closed.",
+        markup=False,
+    )
+    table = Table("sitting", "judge", "state", "items", "expires")
+    for line in found.sittings:
+        expires = line.expires if line.state == "open" else ""
+        judge = escape(make_inert_line(line.judged_by))
+        table.add_row(line.sitting, judge, line.state, str(line.items), expires)
+    say.print(table)
+
+
+def tell_sittings(waiting: int) -> str:
+    """So many sittings wait, in words."""
+    return "1 sitting waits" if waiting == 1 else f"{waiting} sittings wait"
 
 
 def tell_unblinded(line: "SittingLine") -> str:
@@ -121,15 +145,20 @@ def tell_left(left: "LeftSitting", line: "SittingLine") -> list[str]:
         case "accepted" if line.only_agreement:
             return [f"Handed in: {total} items. {tell_unblinded(line)}"]
         case "accepted":
-            return [
-                f"Handed in: {total} items, accepted. Thank you.",
-                f"  tipbench compare --experiment {name}",
-            ]
+            return [f"Handed in: {total} items, accepted. Thank you.", *_tell_more(sitting, name)]
         case "refused":
             first, *others = tell_refused(line, experiment=sitting.experiment)
             return [f"Handed in: {total} items, {first}", *others]
         case _:
             return ["The sitting was closed before a block was complete: nothing of it counts."]
+
+
+def _tell_more(sitting: "LiveSitting", name: str) -> list[str]:
+    """What to do after a sitting: the next one, or the board."""
+    left = sitting.section.sittings_left
+    if left:
+        return [f"{tell_sittings(left)}: the same command opens the next one"]
+    return [f"  tipbench compare --experiment {name}"]
 
 
 def tell_refused(line: "SittingLine", *, experiment: str) -> list[str]:
@@ -138,7 +167,7 @@ def tell_refused(line: "SittingLine", *, experiment: str) -> list[str]:
         why = f"refused by a person: {make_inert_line(line.decision.reason, limit=300)}."
     else:
         why = (
-            "refused: too far from the anchors, tips with known scores that were hidden among yours "
+            "refused: too far from the checks, tips with known scores that were hidden among yours "
             f"({_why(line.drift)})."
         )
     return [
@@ -154,7 +183,8 @@ def _why(drift: StoredDrift | None) -> str:
     names = drift.alarms or ("offset",)
     reasons = [ALARMS[name].format(offset=drift.believed_offset, slope=drift.slope or 0.0) for name in names]
     slope = "" if drift.slope is None else f", slope {drift.slope:.2f}"
-    return f"{'; '.join(reasons)}; mean difference {drift.offset:+.2f} ± {drift.se:.2f}{slope}"
+    # Without its error: that says how many checks there were.
+    return f"{'; '.join(reasons)}; mean difference {drift.offset:+.2f}{slope}"
 
 
 def print_agent(outcome: "AgentOutcome | None", say: Console, *, experiment: str) -> None:

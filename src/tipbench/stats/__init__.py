@@ -33,7 +33,7 @@ from tipbench.stats.gating import (
     unsharpened_variance,
     usual_variance,
 )
-from tipbench.stats.sittings import Drift, Noise, drift, fit_noise, level_shifts
+from tipbench.stats.sittings import Check, Drift, Noise, drift, energy_gaps, fit_noise, level_shifts
 
 __all__ = [
     "Agreement",
@@ -41,6 +41,7 @@ __all__ = [
     "AutoJudge",
     "BadScores",
     "CellVariance",
+    "Check",
     "Delta",
     "Design",
     "Drift",
@@ -62,6 +63,7 @@ __all__ = [
     "cell_variance",
     "delta",
     "drift",
+    "energy_gaps",
     "examine_gate",
     "fit_judge_noise",
     "fit_noise",

@@ -1,4 +1,4 @@
-"""Drift of a sitting: how far its judge was from the references of the hidden anchors."""
+"""Drift of a sitting: how far its judge was from what is known of the checks hidden in it."""
 
 import math
 from collections import Counter
@@ -31,11 +31,21 @@ _ROUNDS = 100
 
 
 @dataclass(frozen=True)
+class Check:
+    """What is known of a check beside its reference: the lowest and the highest score that it could have got,
+    and of a repeat the sitting in which it was judged before."""
+
+    lowest: float = -math.inf
+    highest: float = math.inf
+    source: Hashable = None
+
+
+@dataclass(frozen=True)
 class Drift:
-    """What the anchors of one sitting say about its judge."""
+    """What the checks of one sitting say about its judge: anchors, and repeats of earlier verdicts."""
 
     offset: float
-    """Mean of given − reference."""
+    """Mean of given − reference; what is known better weighs more."""
     se: float
     correction: float
     """What to take off scores of this sitting where levels of different sittings are compared: shrunken."""
@@ -48,6 +58,8 @@ class Drift:
     """All anchors hit exactly."""
     roomy_offset: float = 0.0
     """The offset with scores at an end of the scale read as "at least so far"; without any the same."""
+    repeats: int = 0
+    """Checks beside the anchors."""
 
     @property
     def unanchored(self) -> bool:
@@ -87,11 +99,13 @@ def drift(
     repeat_sd: float = REPEAT_SD,
     reference_sd: float = REFERENCE_SD,
     offset_sd: float = OFFSET_SD,
-    ends: Sequence[tuple[float, float]] | None = None,
+    checks: Sequence[Check] | None = None,
 ) -> Drift:
-    """How far the given scores of the anchors are off their references, and whether that is alarming.
+    """How far the given scores of the checks are off their references, and whether that is alarming.
 
-    `ends` are the lowest and the highest score that each anchor could have got.
+    `checks` says more of each of them; without it they are all anchors. `reference_sd` is the noise of an
+    anchor's reference. That of a repeat is one verdict, with the noise of a verdict, and those out of one
+    sitting are off together, by as much as sittings usually differ.
 
     Raises:
         BadScores: a score is not a finite number.
@@ -99,27 +113,38 @@ def drift(
     """
     scores, truth = finite_array(given, what="given"), finite_array(references, what="references")
     if len(scores) != len(truth):
-        raise UsageError(f"{len(scores)} scores for {len(truth)} references", hint="One score per anchor.")
-    anchors = len(scores)
-    if not anchors:
+        raise UsageError(f"{len(scores)} scores for {len(truth)} references", hint="One score per check.")
+    if not len(scores):
         return Drift(0.0, math.inf, 0.0, None, set(), 0, exact=False)
     errors = scores - truth
-    variance = repeat_sd**2 + reference_sd**2
-    offset, se = float(errors.mean()), math.sqrt(variance / anchors)
-    slope = _fit_slope(scores, truth)
-    alarms = {"offset"} if abs(offset) > _ALARM * se else set[str]()
-    if anchors >= ENOUGH_ANCHORS:
-        alarms |= _shape_alarms(errors, truth, slope, variance)
+    checks = checks or [Check()] * len(scores)
+    anchor = np.array([check.source is None for check in checks])
+    known = np.where(anchor, reference_sd, repeat_sd)
+    covariance = np.diag(repeat_sd**2 + known**2) + offset_sd**2 * _same_source(checks)
+    weights: Floats = np.linalg.solve(covariance, np.ones(len(scores))).astype(float)
+    offset, se = float(weights @ errors / weights.sum()), math.sqrt(1.0 / weights.sum())
+    slope = _fit_slope(scores[anchor], truth[anchor])
+    roomy = _fit_roomy_offset(scores, errors, checks, weights)
+    alarms = {"offset"} if abs(roomy) > _ALARM * se else set[str]()
+    if anchor.sum() >= ENOUGH_ANCHORS:
+        alarms |= _shape_alarms(errors - offset, np.where(anchor, truth, np.nan), covariance)
     return Drift(
         offset=offset,
         se=se,
         correction=offset * offset_sd**2 / (offset_sd**2 + se**2),
         slope=slope,
         alarms=alarms,
-        anchors=anchors,
-        exact=not errors.any(),
-        roomy_offset=_fit_roomy_offset(scores, errors, ends) if ends else offset,
+        anchors=int(anchor.sum()),
+        exact=bool(anchor.any()) and not errors[anchor].any(),
+        roomy_offset=roomy,
+        repeats=int((~anchor).sum()),
     )
+
+
+def _same_source(checks: Sequence[Check]) -> Floats:
+    """1 for every two references out of the same sitting, 0 for the others."""
+    of = [check.source for check in checks]
+    return np.array([[float(one is not None and one == other) for other in of] for one in of])
 
 
 def fit_noise(changes: Iterable[Sequence[float]], offsets: Sequence[tuple[float, float]]) -> Noise:
@@ -146,34 +171,62 @@ def fit_noise(changes: Iterable[Sequence[float]], offsets: Sequence[tuple[float,
     return Noise(repeat_sd, offset_sd, repeats, len(offsets))
 
 
-def _fit_roomy_offset(scores: Floats, errors: Floats, ends: Sequence[tuple[float, float]]) -> float:
+def _fit_roomy_offset(scores: Floats, errors: Floats, checks: Sequence[Check], weights: Floats) -> float:
     """The mean error, where a score at an end counts with the mean itself if that lies beyond it."""
-    lowest = finite_array([low for low, _ in ends], what="ends")
-    highest = finite_array([high for _, high in ends], what="ends")
-    offset = float(errors.mean())
+    lowest = np.array([check.lowest for check in checks])
+    highest = np.array([check.highest for check in checks])
+    offset = float(weights @ errors / weights.sum())
     for _ in range(_ROUNDS):
         beyond = np.where(scores >= highest, np.maximum(errors, offset), errors)
         beyond = np.where(scores <= lowest, np.minimum(beyond, offset), beyond)
-        offset = float(beyond.mean())
+        offset = float(weights @ beyond / weights.sum())
     return offset
 
 
 def _fit_slope(scores: Floats, truth: Floats) -> float | None:
+    if not len(truth):
+        return None
     around = truth - truth.mean()
     spread = float(around @ around)
     return float(around @ scores) / spread if spread > 0 else None
 
 
-def _shape_alarms(errors: Floats, truth: Floats, slope: float | None, variance: float) -> set[str]:
+def _shape_alarms(left: Floats, truth: Floats, covariance: Floats) -> set[str]:
+    """What is left of the errors without the offset: growing with the reference, or too much of it.
+
+    The scale is measured by anchors alone, the others have no `truth`: a reference that is as noisy as a
+    verdict lies further out than the truth, and every judge would seem to use less of the scale.
+    """
     alarms: set[str] = set()
-    around, left, freedom = truth - truth.mean(), errors - errors.mean(), len(errors) - 1
-    if slope is not None:
-        if abs(slope - 1.0) > _ALARM * math.sqrt(variance / float(around @ around)):
+    precision, freedom = np.linalg.inv(covariance), len(left) - 1
+    around = np.nan_to_num(truth - np.nanmean(truth))
+    weight = float(around @ precision @ around)
+    if weight > 0:
+        excess = float(around @ precision @ left) / weight
+        if abs(excess) > _ALARM / math.sqrt(weight):
             alarms.add("scale")
-        left, freedom = left - (slope - 1.0) * around, freedom - 1
-    if float(left @ left) / variance > chi2_quantile(0.99, freedom):
+        left, freedom = left - excess * around, freedom - 1
+    if float(left @ precision @ left) > chi2_quantile(0.99, freedom):
         alarms.add("carelessness")
     return alarms
+
+
+# How far a few checks stand out from the items they are hidden among.
+
+
+def energy_gaps(checks: Floats, items: Floats, choices: Ints) -> Floats:
+    """For every choice, a row of places in `checks`: how differently it is distributed from the items.
+
+    The energy distance, without the part that is the items' alone: 2 E|x − y| − E|x − x'|. Rows of `checks`
+    and `items` are what can be seen of one text, measured in the items' own standard deviations.
+    """
+    spread = items.std(axis=0)
+    scale = np.where(spread > 0, spread, 1.0)
+    checks, items = (checks - items.mean(axis=0)) / scale, (items - items.mean(axis=0)) / scale
+    to_items = np.linalg.norm(checks[:, None, :] - items[None, :, :], axis=2).mean(axis=1)
+    between = np.linalg.norm(checks[:, None, :] - checks[None, :, :], axis=2)
+    among = between[choices[:, :, None], choices[:, None, :]].mean(axis=(1, 2))
+    return 2.0 * to_items[choices].mean(axis=1) - among
 
 
 # Levels of sittings: what makes verdicts comparable when arms were not judged in the same sittings.
