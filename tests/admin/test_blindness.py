@@ -4,13 +4,13 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
 from fastapi import Request
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -29,10 +29,14 @@ from tests.ranking.campaign import judge_lazily, open_judging, skilled_engine
 from tests.support.sheets import fill
 from tests.support.waiting import eventually
 from tipbench.admin.jobs import stream_log
+from tipbench.admin.sittings import PanelSittings
+from tipbench.admin.users import User
+from tipbench.bench.blindness import HeldItems
 from tipbench.bench.sittings import Decision
 from tipbench.jobs.records import Step
 from tipbench.jobs.store import NewJob
 from tipbench.judging.request import SittingRequest
+from tipbench.judging.sheet import LiveSitting
 from tipbench.tracking import Tracking
 
 PLACES, NUMBERS = integers(0, 199), integers(0, 9)
@@ -246,9 +250,12 @@ class BlindJudge(RuleBasedStateMachine):
 
     stage: Stage
     person: Person
+    begun: ClassVar[int] = 0
+    """Sequences so far."""
 
     @initialize(role=sampled_from(("admin", "judge")))
     def begin(self, role: str) -> None:
+        BlindJudge.begun += 1
         self.stage.forget_everything()
         self.person = Person(self.stage, role)
 
@@ -288,8 +295,8 @@ class BlindJudge(RuleBasedStateMachine):
         self.person.expire(self.held(number))
 
 
-def run_sequences(stage: Stage, *, sequences: int, steps: int) -> None:
-    BlindJudge.stage = stage
+def run_sequences(stage: Stage, *, sequences: int, steps: int, **others: Any) -> None:
+    BlindJudge.stage, BlindJudge.begun = stage, 0
     run_state_machine_as_test(
         BlindJudge,
         settings=settings(
@@ -298,6 +305,7 @@ def run_sequences(stage: Stage, *, sequences: int, steps: int) -> None:
             deadline=None,
             derandomize=True,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+            **others,
         ),
     )
 
@@ -309,3 +317,52 @@ def test_no_outlet_names_an_arm_that_is_held_or_the_sitting_is_marked(stage: Sta
 @pytest.mark.slow
 def test_no_outlet_names_an_arm_that_is_held_in_thousands_of_sequences(stage: Stage) -> None:
     run_sequences(stage, sequences=SEQUENCES, steps=8)
+
+
+# Whether it would see a leak: defects of the product, seeded here.
+
+
+def leave_runs_open(patch: pytest.MonkeyPatch) -> None:
+    """The route of an experiment's runs hides nothing."""
+    check = PanelSittings.check_sees_arms
+
+    def check_others(self: PanelSittings, user: User, experiment: str, *, what: str = "") -> None:
+        if "/runs/" not in what:
+            check(self, user, experiment, what=what)
+
+    patch.setattr(PanelSittings, "check_sees_arms", check_others)
+
+
+def see_after_a_close(patch: pytest.MonkeyPatch) -> None:
+    """Who closes one of several sittings sees arms until the next is opened, as the review found it."""
+    seeing: set[str] = set()
+    close, open_sitting, held_by = PanelSittings.close, PanelSittings.open, PanelSittings.held_by
+
+    def close_and_see(self: PanelSittings, token: str, *, experiment: str, user: User) -> LiveSitting:
+        seeing.add(user.name)
+        return close(self, token, experiment=experiment, user=user)
+
+    def open_blindly(self: PanelSittings, request: SittingRequest, *, experiment: str) -> LiveSitting | None:
+        seeing.discard(request.judged_by)
+        return open_sitting(self, request, experiment=experiment)
+
+    def hold_unless_seeing(self: PanelSittings, user: User) -> list[HeldItems]:
+        return [] if user.name in seeing else held_by(self, user)
+
+    patch.setattr(PanelSittings, "close", close_and_see)
+    patch.setattr(PanelSittings, "open", open_blindly)
+    patch.setattr(PanelSittings, "held_by", hold_unless_seeing)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [leave_runs_open, see_after_a_close])
+def test_a_seeded_leak_is_found_within_the_sequences(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, seed: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    seed(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_sequences(
+            stage, sequences=SEQUENCES, steps=8, phases=[Phase.generate], report_multiple_bugs=False
+        )
+    # What failed is run once more to be shown.
+    print(f"{seed.__name__}: found in sequence {BlindJudge.begun - 1}")

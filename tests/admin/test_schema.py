@@ -1,73 +1,80 @@
 """schemathesis over the API: whatever is sent, nothing breaks and every answer is documented."""
 
 import json
-import re
-import subprocess
-import sys
-import threading
+import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
-import uvicorn
 
 from tests.admin.conftest import PASSWORD
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.promotion.campaign import Campaign
+from tests.support.copying import ServerData
+from tests.support.garbling import GARBLINGS, GarbledStore, fill_store, garble
+from tests.support.schemas import Attack, describe, serve
 from tipbench.admin.app import make_app
-from tipbench.admin.deps import Parts, make_parts
+from tipbench.admin.deps import make_parts
 from tipbench.clock import make_stamps
 from tipbench.settings import Settings
+from tipbench.tracking import open_tracking
 
-# Nothing of an earlier run, and nothing that hangs on how busy the machine is.
-CERTAIN = ("--seed", "1", "--generation-database", "none", "--suppress-health-check", "all")
-CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-
-
-@contextmanager
-def serve(parts: Parts) -> Generator[str]:
-    """The application behind a real socket; jobs are queued and never run."""
-    config = uvicorn.Config(make_app(parts, dispatch=False), host="127.0.0.1", port=0, log_level="warning")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    eventually(lambda: server.started, "the server listens")
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
+EACH = int(os.environ.get("TIPBENCH_TEST_SCHEMA_EACH", "15"))
+"""Requests made up for each operation and role."""
+ROUTES = ("--include-path-regex", "^/api", "--exclude-path-regex", "stream")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_nothing_that_is_sent_breaks_the_api(mlflow_url: str, tmp_path: Path, judged: str) -> None:
-    parts = make_parts(Settings(home=tmp_path / "home", mlflow_url=mlflow_url), make_stamps())
-    cases = 0
+def attack_panel(folder: Path, mlflow_url: str, experiment: str) -> int:
+    """As every role; jobs are queued and never run."""
+    parts = make_parts(Settings(home=folder / "home", mlflow_url=mlflow_url), make_stamps())
+    app = make_app(parts, dispatch=False)
     # Names are made up, and none is there; the admin's are, so that there is something to break.
-    (tmp_path / "known.toml").write_text(f'[parameters]\n"path.experiment" = {json.dumps(judged)}\n')
-    with serve(parts) as url:
-        # Who has no token does not get it: all are handed the same file.
-        described = tmp_path / "openapi.json"
-        described.write_text(json.dumps(make_app(parts, dispatch=False).openapi()), encoding="utf-8")
+    known = folder / "known.toml"
+    known.write_text(f'[parameters]\n"path.experiment" = {json.dumps(experiment)}\n')
+    described, cases = describe(app, folder / "openapi.json"), 0
+    with serve(app) as url:
         for role in ("admin", "judge", "viewer", "nobody"):
-            headers: list[str] = []
-            known = ["--config-file", str(tmp_path / "known.toml")] if role == "admin" else []
+            secret = ""
             if role != "nobody":
                 parts.accounts.create(f"the-{role}", role, PASSWORD, by="test")
                 _, secret = parts.credentials.make_token(f"the-{role}", label="", days=1, by="test")
-                headers = ["-H", f"Authorization: Bearer {secret}"]
-            found = subprocess.run(
-                [
-                    *(sys.executable, "-m", "schemathesis.cli", *known, "run", str(described), "--url", url),
-                    *(*headers, "--include-path-regex", "^/api", "-c", CHECKS, *CERTAIN, "--no-color"),
-                    *("--request-timeout", str(PATIENCE_SECONDS)),
-                    *("--phases", "examples,coverage,fuzzing", "-n", "15", "--exclude-path-regex", "stream"),
-                ],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert found.returncode == 0, f"{role}: {found.stdout[-6000:]}{found.stderr[-2000:]}"
-            cases += int(re.findall(r"(\d+) generated", found.stdout)[-1])
-    assert cases >= 2_000
+            attack = Attack(url, described, EACH, secret, known if role == "admin" else None)
+            cases += attack.run(only=ROUTES)
+            print(f"{cases} cases after {role}")
+    return cases
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(6 * 3600)
+def test_nothing_that_is_sent_breaks_the_api(mlflow_url: str, tmp_path: Path, judged: str) -> None:
+    assert attack_panel(tmp_path, mlflow_url, judged) >= 2_000
+
+
+@contextmanager
+def garble_each_kind(store: GarbledStore, rng: Random) -> Generator[int]:
+    """One value of every kind of run is garbled; gives how many."""
+    with ExitStack() as stack:
+        kinds = {
+            value.of: [each for each in store.values() if each.of == value.of] for value in store.values()
+        }
+        for values in kinds.values():
+            value = rng.choice(values)
+            ways = [garble(value, how) for how in GARBLINGS]
+            _, text = rng.choice([way for way in ways if way[0]])
+            stack.enter_context(store.garbled(value, text))
+        yield len(kinds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(6 * 3600)
+def test_nothing_that_is_sent_breaks_the_api_over_a_garbled_store(
+    mlflow_url: str, server_data: ServerData, tmp_path: Path
+) -> None:
+    with open_tracking(Settings(home=tmp_path / "made", mlflow_url=mlflow_url)) as tracking:
+        campaign = Campaign(tracking, tmp_path, {"old": 8.5, "good": 13.0, "poor": 4.0})
+        fill_store(campaign, tmp_path)
+        store = GarbledStore(server_data, campaign).read()
+        with garble_each_kind(store, Random(18)) as kinds:
+            assert kinds >= 15
+            assert attack_panel(tmp_path, mlflow_url, campaign.experiment) >= 2_000

@@ -267,7 +267,7 @@ def _add_metrics(router: APIRouter, serving: Serving, registry: CollectorRegistr
         gauge = Gauge(f"tipbench_policy_{name}", "Since the start.", registry=registry)
         gauge.set_function(count)
 
-    @router.get("/metrics")
+    @router.get("/metrics", responses={200: {"content": {"text/plain": {}}}})
     def metrics() -> Response:  # pyright: ignore[reportUnusedFunction]
         """In Prometheus' text format."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
