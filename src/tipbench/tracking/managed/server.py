@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from tipbench.errors import TrackingError, TrackingUnavailable
@@ -32,11 +32,6 @@ from tipbench.tracking.runs import ManyExperiments
 START_SECONDS = 240.0
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.2
-GUNICORN = (
-    "--worker-class gthread --threads 8 --keep-alive 75 --timeout 0 --graceful-timeout 5 "
-    "--limit-request-line 0 --no-control-socket --log-level warning"
-)
-"""A name of 500 characters makes a long request line; a machine that slept is no hung worker."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +174,7 @@ class ManagedFolder:
 
     def _lost_its_port(self) -> bool:
         """Whether another program took the port in the seconds before MLflow listened."""
-        said = self.log.read_text(encoding="utf-8", errors="replace").lower()
-        return "address already in use" in said or "connection in use" in said
+        return "address already in use" in self.log.read_text(encoding="utf-8", errors="replace").lower()
 
     def _last_words(self) -> str:
         lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -232,20 +226,8 @@ def _command(port: int, *, artifacts: Path) -> list[str]:
         *("--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
         *("--backend-store-uri", "sqlite:///mlflow.db"),
         *("--serve-artifacts", "--artifacts-destination", artifacts.as_uri()),
-        *_choose_front(),
+        *("--uvicorn-opts", "--log-level warning"),
     ]
-
-
-def _choose_front() -> tuple[str, str]:
-    """What listens before MLflow: threads of gunicorn where it is, which cost a quarter less CPU a request.
-
-    Uvicorn, MLflow's usual choice, hands each request from an event loop to a thread and back.
-    """
-    try:
-        major = int(version("gunicorn").partition(".")[0])
-    except (PackageNotFoundError, ValueError):
-        major = 0
-    return ("--gunicorn-opts", GUNICORN) if major >= 25 else ("--uvicorn-opts", "--log-level warning")
 
 
 def _server_environment(environ: Mapping[str, str]) -> dict[str, str]:
