@@ -189,6 +189,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lines", type=Path, help="every round's figures, one JSON object a line")
     asked = parser.parse_args()
+    # The uncounted turn writes bytecode: a checkout without any would seem dearer.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         os.environ["TIPBENCH_OPENAI_URL"] = stack.enter_context(run_null_server())
