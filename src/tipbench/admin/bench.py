@@ -12,64 +12,25 @@ from tipbench.admin.access import ExperimentName, PageSeeingViewer, PageViewer, 
 from tipbench.admin.cache import answer_marked, answer_record
 from tipbench.admin.connection import MlflowConnection
 from tipbench.admin.deps import Parts
+from tipbench.admin.experiments import ExperimentPage, list_page
 from tipbench.admin.failures import MARKED
 from tipbench.admin.panel import render
 from tipbench.admin.users import User
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
-from tipbench.bench.champions import EXPERIMENT as CHAMPIONS
 from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.foreign import read_foreign
 from tipbench.bench.sittings import StoredSitting
-from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingRefused, TrackingUnavailable
+from tipbench.errors import ExperimentNotFound, TrackingRefused
 from tipbench.inert import make_inert
 from tipbench.jobs.records import NotThere
-from tipbench.judging.draw import count_sittings
 from tipbench.ranking.compare import compare_bench, find_sides, report_foreign
 from tipbench.ranking.records import BoardTier, By, Report
 from tipbench.records import Record, Rubric
 from tipbench.show.charts import draw_standings, make_heat
 from tipbench.show.numbers import conclude
-from tipbench.tracking import Experiment
 
-# What the API tells of experiments, cells and candidates.
-
-
-class ExperimentLine(Record):
-    """One experiment with its counts; `problem` says why they are missing.
-
-    Some other program made it where `made_by_tipbench` is false: nothing of it is counted.
-    """
-
-    name: str
-    made_by_tipbench: bool = True
-    cells: int | None = 0
-    """This and the next four are None for whoever judges there: a judge counts items, and no candidates."""
-    candidates: int | None = 0
-    judged: int | None = 0
-    pending: int | None = 0
-    pending_auto: int | None = 0
-    sittings_waiting: int = 0
-    """About how many wait for a lazy judge."""
-    judging_closed: bool = False
-    mlflow: str
-    problem: str = ""
-    damaged: int = 0
-    """How many things in it were edited by hand and cannot be read."""
-
-    def for_judges(self) -> "ExperimentLine":
-        """The same without its numbers."""
-        hidden = ("cells", "candidates", "judged", "pending", "pending_auto")
-        return self.model_copy(update=dict.fromkeys(hidden))
-
-
-class ExperimentPage(Record):
-    """One page of the list; `total` counts all that match."""
-
-    experiments: tuple[ExperimentLine, ...]
-    total: int
-    skip: int
-    mlflow: str
+# What the API tells of cells and candidates.
 
 
 class CellLine(Record):
@@ -233,33 +194,6 @@ def read_view(mlflow: MlflowConnection, name: str) -> BenchView:
     return BenchView(bench, mlflow.experiment_link(bench.experiment))
 
 
-def describe_experiment(mlflow: MlflowConnection, experiment: Experiment) -> ExperimentLine:
-    """One line of the list; an experiment that cannot be read says why."""
-    link = mlflow.experiment_link(experiment)
-    if not experiment.uid:
-        return ExperimentLine(name=experiment.name, mlflow=link, made_by_tipbench=False)
-    try:
-        workbench = mlflow.open()
-        evidence = Bench(workbench.tracking, experiment, mlflow.stamps, workbench.packs).evidence
-    except TrackingUnavailable:
-        raise
-    except TipbenchError as error:
-        return ExperimentLine(name=experiment.name, mlflow=link, problem=make_inert(error.message))
-    lazy, auto = evidence.count_waiting()
-    return ExperimentLine(
-        name=experiment.name,
-        cells=len(evidence.cells),
-        candidates=sum(cell.answered_count for cell in evidence.cells),
-        judged=sum(not given.verdict.failed for given in evidence.lazy),
-        pending=lazy,
-        pending_auto=auto,
-        sittings_waiting=count_sittings(lazy),
-        judging_closed=evidence.judging_closed,
-        mlflow=link,
-        damaged=len(evidence.damaged),
-    )
-
-
 def _line(
     cell: StoredCell,
     *,
@@ -322,35 +256,6 @@ class CellQuery(Record):
     judged: Literal["yes", "no"] | None = None
     limit: int = Field(default=100, ge=1, le=500)
     skip: int = Field(default=0, ge=0, le=10_000_000)
-
-
-def list_page(parts: Parts, user: User, *, contains: str, limit: int, skip: int) -> ExperimentPage:
-    """One page of experiments, with counts where this user does not judge; only those shown are read."""
-    found = [
-        each
-        for each in parts.mlflow.list_experiments()
-        if contains.lower() in each.name.lower() and each.name != CHAMPIONS
-    ]
-    lines = [_describe(parts, experiment) for experiment in found[skip : skip + limit]]
-    judging_at = {held.experiment.name for held in parts.sittings.held_by(user)}
-    shown = [
-        line.for_judges()
-        if line.name in judging_at or (line.sittings_waiting and user.role == "judge")
-        else line
-        for line in lines
-    ]
-    return ExperimentPage(
-        experiments=tuple(shown), total=len(found), skip=skip, mlflow=parts.mlflow.open().tracking.url
-    )
-
-
-def _describe(parts: Parts, experiment: Experiment) -> ExperimentLine:
-    """Its line, a moment old where it takes long to count."""
-
-    def make() -> bytes:
-        return describe_experiment(parts.mlflow, experiment).model_dump_json().encode()
-
-    return ExperimentLine.model_validate_json(parts.boards.get((experiment.name, "line"), make).body)
 
 
 @router.get("/experiments", response_model=ExperimentPage)

@@ -17,9 +17,9 @@ from tipbench.admin.access import (
     Server,
     Viewer,
 )
-from tipbench.admin.bench import list_page
 from tipbench.admin.cache import answer_record
 from tipbench.admin.deps import Parts
+from tipbench.admin.experiments import list_page
 from tipbench.admin.failures import MARKED, REFUSALS
 from tipbench.admin.panel import FRAGMENT, address, go, render
 from tipbench.admin.users import User
