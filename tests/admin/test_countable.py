@@ -89,6 +89,8 @@ def plain(text: str, *, experiment: str, tokens: tuple[str, ...]) -> str:
         text = text.replace(token, "SITTING")
     text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\+00:00)?", "TIME", text)
     text = re.sub(r"[╭╮│┃┏┳┓┡╇┩└┴┘━─┐┌┬┤├┼ ]+", " ", text)
+    # What was stored is repeated, item by item; which items those are is the judge's own doing.
+    text = re.sub(r"(?m)(^ ?[0-9a-z]{8}( \d){3}.*\n)+", "ITEMS\n", text)
     return re.sub(r"/experiments/\d+", "/experiments/N", text)
 
 
@@ -118,10 +120,10 @@ async def listen(experiment: str, *, url: str, home: Path) -> list[str]:
         sitting = await hear(judge, heard, "open_sitting")
         where = {"sitting": sitting["sitting"]}
         await hear(judge, heard, "list_experiments", only=experiment)
-        await hear(judge, heard, "read_rubric", **where)
+        scales = list((await hear(judge, heard, "read_rubric", **where))["scales"])
         await hear(judge, heard, "progress", **where)
         found = await hear(judge, heard, "next_items", **where, n=40)
-        verdicts = [give_verdict(item, list(found["scales"])) for item in found["items"]]
+        verdicts = [give_verdict(item, scales) for item in found["items"]]
         await hear(judge, heard, "submit_verdicts", **where, verdicts=verdicts[:3])
         await hear(judge, heard, "submit_verdicts", **where, verdicts=verdicts[3:])
         await hear(judge, heard, "list_experiments", only=experiment)
@@ -132,7 +134,8 @@ async def listen(experiment: str, *, url: str, home: Path) -> list[str]:
 async def hear(judge: McpJudge, heard: list[str], tool: str, only: str = "", **arguments: object) -> Any:
     """What the tool says; of experiments `only` this one, of items nothing."""
     said = await judge.call(tool, **arguments)
-    shown = said | ({"items": len(said["items"])} if tool == "next_items" else {})
+    shown = said | ({"items": len(said["items"]), "scenarios": ""} if tool == "next_items" else {})
+    shown |= {"stored": len(said["stored"])} if tool == "submit_verdicts" else {}
     if only:
         shown = [line for line in said["experiments"] if line["experiment"] == only]
         assert not {"candidates", "judged", "waiting"} & set(shown[0])

@@ -59,11 +59,14 @@ def test_the_openai_application_of_the_page_gets_tips(openai_server: RunningServ
     assert not any(re.match(r"\s*\d+[.)]", tip) for tip in tips)
 
 
-def test_the_openai_application_gets_all_tips_of_a_champion_that_answers_as_json(
+def test_the_openai_application_gets_the_tips_of_a_champion_that_answers_as_json(
     openai_server: RunningServer, tmp_path: Path
 ) -> None:
     where = {"OPENAI_BASE_URL": openai_server.url, "OPENAI_API_KEY": openai_server.key}
-    assert len(run_app(OPENAI, model=ALIAS, folder=tmp_path, prompt="v4-json", **where)) == 2
+    tips = run_app(OPENAI, model=ALIAS, folder=tmp_path, prompt="v4-json", **where)
+    # Two texts come whatever the model says; one that says nothing is no tip.
+    assert 1 <= len(tips) <= 2
+    assert not any(tip.startswith(("{", "[", '"')) for tip in tips)
 
 
 @pytest.mark.ollama

@@ -86,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-BRIEF_FENCE = re.compile(r"<<<(\w{16})\n(.*?)\n\1>>>", re.DOTALL)
+BRIEF_FENCE = re.compile(r"<<<(\w{8})\n(.*?)\n\1>>>", re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def test_a_person_signs_with_the_user_s_name_and_whoever_is_told_otherwise_with_
 
 def test_agents_say_who_they_are() -> None:
     for text in command_files().values():
-        for step in ("--export judge-sheet.json", "--apply judge-sheet.json"):
+        for step in ("--export judge-sheet.json", "--sheet judge-sheet.json"):
             assert f"{step} --judged-by {AGENT}`" in text
     order = RunOrder.model_validate({"experiment": "e"})
     (export,) = [

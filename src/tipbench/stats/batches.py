@@ -50,7 +50,7 @@ def best_chances(table: Table, *, seed: int) -> Floats:
     """
     arms = len(table.arms)
     seen = _within_blocks(table) if np.isfinite(table.lazy).any() else None
-    if seen is None or seen.freedom <= 0 or seen.scatter.max() <= 1e-12:
+    if seen is None or seen.freedom <= 0 or seen.scatter.max() <= 1e-9:
         return np.full(arms, 1.0 / max(arms, 1))
     strength, axes = np.linalg.eigh(seen.information)
     along = np.einsum("rga,rg->ra", axes, seen.pull)
@@ -58,7 +58,7 @@ def best_chances(table: Table, *, seed: int) -> Floats:
     spreads = _SPREADS**2 * (1.0 + _UNEVENNESS[:, None])
     precision = np.maximum(strength, 0.0)[:, None, :] + 1.0 / spreads[..., None]
     explained = (along[:, None, :] ** 2 / precision).sum(axis=2)
-    scatter = np.maximum(seen.scatter[:, None] - explained, 1e-12 * seen.scatter[:, None])
+    scatter = np.maximum(seen.scatter[:, None] - explained, 1e-12 * seen.scatter.max())
     evidence = seen.evidence[:, None] - 0.5 * np.log(precision * spreads[..., None]).sum(axis=2)
     evidence -= 0.5 * (seen.freedom * np.log(scatter) + (_SPREADS / USUAL_SPREAD) ** 2)
     weight = np.exp(evidence - evidence.max()).ravel()
