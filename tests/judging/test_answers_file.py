@@ -11,6 +11,7 @@ from tests.support.sheets import REFERENCES, fill, sections
 from tipbench.judging.sheet import read_sheet
 
 Line = dict[str, Any]
+AGENT = ("--judged-by", "claude-code-session")
 SHEET, ANSWERS = Path("judge-sheet.json"), Path("judge-answers.jsonl")
 
 
@@ -46,14 +47,17 @@ def test_one_file_of_answers_closes_the_sitting_and_the_sheet_stays_as_it_was(
 ) -> None:
     before = SHEET.read_bytes()
     write(*map(answer, items))
-    (section,) = json.loads(apply(cli, "--json", "--judged-by", "claude-code-session").out)
+    (section,) = json.loads(apply(cli, "--json", *AGENT).out)
     assert (section["outcome"], section["judged_by"]) == ("accepted", "claude-code-session")
     assert section["stored"]["scores"] == {item["id"]: answer(item)["scores"] for item in items}
     assert section["stored"]["overruled"] == {}
     assert SHEET.read_bytes() == before
     found = status(cli, collected)
     assert found["judged"] == found["candidates"]
-    again = apply(cli, "--judged-by", "claude-code-session")
+    # A file that says nothing of it, as one for the next section does, finds it judged.
+    (untouched,) = json.loads(cli.ok("judge", "--apply", str(SHEET), "--json", *AGENT).out)
+    assert (untouched["outcome"], untouched["answered"]) == ("unchanged", len(items))
+    again = apply(cli, *AGENT)
     assert "unchanged" in again.out
     assert "stored:" not in again.out
 

@@ -53,7 +53,7 @@ def judge_both_tiers(cli: Cli, campaign: Campaign, *, lazily_alike: bool = False
     judge_sheet(Path("sheet.json"), score_of=SAME if lazily_alike else None)
     cli.ok("judge", "--apply", "sheet.json")
     more = cli.ok("judge", *where, "--export", "more.json")
-    assert "nothing waits for a lazy judge" in more.out, "no more than the gate planned with"
+    assert "Nothing is left to hand out" in more.out, "no more than the gate planned with"
 
 
 def test_a_judge_that_agrees_with_the_anchors_and_24_lazy_verdicts_promote(

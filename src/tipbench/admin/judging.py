@@ -240,7 +240,9 @@ def _open(request: Request, user: User, parts: Parts, experiment: str, *, blocks
     except JudgedEnough as enough:
         return _begin(request, user, experiment, enough.message)
     if sitting is None:
-        return _begin(request, user, experiment, "Nothing waits for a judge that is not with one already.")
+        return _begin(
+            request, user, experiment, "Nothing is left: everything is judged, or with a judge right now."
+        )
     return go(address("/judge/", experiment))
 
 

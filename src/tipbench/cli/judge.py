@@ -220,7 +220,7 @@ def _print_export(session: Session, path: Path, handout: "Handout | None", *, as
     for remark in handout.remarks if handout else ():
         say.print(f"· {remark}", markup=False)
     if handout is None:
-        say.print("nothing waits for a lazy judge that is not with one already")
+        say.print("Nothing is left to hand out: everything is judged, or with a judge right now.")
         say.print(f"  tipbench judge status --experiment {session.settings.experiment}", markup=False)
     else:
         say.print(f"{items} items in {sections} sections (one sitting each) in {path}", markup=False)

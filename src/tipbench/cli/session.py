@@ -403,7 +403,7 @@ def judge_here(session: Session, request: "SittingRequest") -> int:
         say_enough(session, enough)
         return 0
     if sitting is None:
-        session.say.print("nothing waits for a lazy judge that is not with one already")
+        session.say.print("Nothing is left to hand out: everything is judged, or with a judge right now.")
         session.say.print(f"  tipbench judge status --experiment {shlex.quote(name)}", markup=False)
         return 0
     left = judge_at_keyboard(judging, sitting, screen=TerminalScreen(session.say))

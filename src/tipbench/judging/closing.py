@@ -479,10 +479,19 @@ def apply_sections(filled: Sequence[_Filled], *, bench: Bench, close: bool) -> I
     for each in filled:
         sitting = _sitting_of(each, bench) if each.said.answers else _begun(each, bench)
         if sitting is None or (not each.said.answers and not close):
-            token, items = each.sitting.facts.token, len(each.said.key.ids)
-            yield AppliedSection(token, each.judged_by, 0, items, "not begun")
+            yield _tell_untouched(each, sitting, bench)
         else:
             yield _apply_section(replace(each, sitting=sitting), bench=bench, close=close)
+
+
+def _tell_untouched(each: _Filled, sitting: StoredSitting | None, bench: Bench) -> AppliedSection:
+    """A section of which the file says nothing: it may be judged, in part or whole, by another file."""
+    answered = len(bench.answers_of(sitting)) if sitting is not None else 0
+    outcome = "open" if answered else "not begun"
+    if sitting is not None and sitting.state in {"accepted", "refused"}:
+        outcome = "unchanged"
+    token = (sitting or each.sitting).facts.token
+    return AppliedSection(token, each.judged_by, answered, len(each.said.key.ids), outcome)
 
 
 def _apply_section(each: _Filled, *, bench: Bench, close: bool) -> AppliedSection:

@@ -141,7 +141,7 @@ class JudgeTools:
                 experiment=name,
                 sitting=None,
                 state="nothing waits",
-                what_now="Nothing waits here for a judge that is not with one already: you are done.",
+                what_now="Nothing is left: everything is judged, or with a judge right now. You are done.",
             )
 
     def read_rubric(self, sitting: Token, experiment: Experiment = None) -> SheetRubric:
