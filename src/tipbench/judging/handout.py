@@ -372,29 +372,11 @@ def _lease(
     Raises:
         TrackingUnavailable: not all sittings could be stored.
     """
-    # A cell that waits for a model is only borrowed: a lazy judge sits there all the same.
-    kind = cell.facts.judge_kind if cell.facts.judge_kind in LAZY_KINDS else LAZY_KINDS[0]
     seen: list[SeenArms | None] = []
     for sitting in sittings:
         write = bench.blank()
-        facts = SittingFacts(
-            token=sitting.token,
-            tier="lazy",
-            judge_kind=request.sits or request.judge_kind or kind,
-            rubric=cell.facts.rubric,
-            rubric_hash=cell.facts.rubric_hash,
-            pack_hash=cell.facts.pack_hash,
-            drawn=request.drawn,
-            order_seed=sitting.order_seed,
-            expires_ms=write.start_time + (LIVE_LEASE_MS if live else LEASE_MS),
-            live=live,
-            share=request.second_share,
-            left=sitting.left if live else 0,
-            items=len(sitting.items),
-            anchors=len(sitting.anchors),
-            repeats=len(sitting.repeats),
-            blocks=sitting.blocks,
-        )
+        expires_ms = write.start_time + (LIVE_LEASE_MS if live else LEASE_MS)
+        facts = _make_facts(sitting, request, cell=cell, expires_ms=expires_ms, live=live)
         seen.append(bench.find_seen(request.judged_by, sitting.key, until_ms=write.start_time))
         ready = sitting_write(facts, sitting.key, judged_by=request.judged_by, seen=seen[-1], write=write)
         if live:
@@ -412,6 +394,31 @@ def _lease(
             hint="Run the same export again: it goes on where this one stopped.",
         )
     return seen
+
+
+def _make_facts(
+    sitting: Sitting, request: SittingRequest, *, cell: StoredCell, expires_ms: int, live: bool
+) -> SittingFacts:
+    # A cell that waits for a model is only borrowed: a lazy judge sits there all the same.
+    kind = cell.facts.judge_kind if cell.facts.judge_kind in LAZY_KINDS else LAZY_KINDS[0]
+    return SittingFacts(
+        token=sitting.token,
+        tier="lazy",
+        judge_kind=request.sits or request.judge_kind or kind,
+        rubric=cell.facts.rubric,
+        rubric_hash=cell.facts.rubric_hash,
+        pack_hash=cell.facts.pack_hash,
+        drawn=request.drawn,
+        order_seed=sitting.order_seed,
+        expires_ms=expires_ms,
+        live=live,
+        share=request.second_share,
+        left=sitting.left if live else 0,
+        items=len(sitting.items),
+        anchors=len(sitting.anchors),
+        repeats=len(sitting.repeats),
+        blocks=sitting.blocks,
+    )
 
 
 def _tell_unanchored(sittings: Sequence[Sitting]) -> list[str]:
