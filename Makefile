@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := src tests benchmarks dags airflow-plugin
+CODE := src tests benchmarks dags airflow-plugin action
 UV_VERSION := 0.13.7
 BY_FILE := -n 3 --dist loadfile --no-loadscope-reorder
 # Some machines forbid bytecode: then every start of MLflow compiles it anew, 30 s instead of 8.
@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 # Small matrices: two threads cost 2.6 times the time of one and are no faster.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help setup demo check format programs pytest test test-all test-costs test-slow test-mutants test-faults test-postgres coverage ollama test-ollama test-ollama-newer test-airflow bench requirements clean
+.PHONY: help setup demo check format programs pytest test test-all test-costs test-slow test-mutants test-faults test-postgres coverage ollama test-ollama test-ollama-newer test-airflow bench dist requirements clean
 
 help:
 	@echo "make demo         set everything up and do the main job: a real model, a real MLflow, a leaderboard"
@@ -32,6 +32,7 @@ help:
 	@echo "make test-ollama-newer  the same on a newer server with a stand-in for its inference program"
 	@echo "make test-airflow the DAG on a real Airflow, in an environment of its own"
 	@echo "make bench        side-by-side measurements (benchmarks/)"
+	@echo "make dist         sdist and wheel into dist/, checked"
 	@echo "make requirements resolve the pinned requirement files again"
 
 setup: $(VENV)/.installed
@@ -136,6 +137,11 @@ test-airflow: setup
 bench: setup
 	$(BIN)/python -m benchmarks.headline
 	$(BIN)/python -m benchmarks.stats_bars
+
+dist: setup
+	rm -rf dist
+	$(BIN)/uv build --quiet --out-dir dist
+	$(BIN)/python -m tests.support.dist dist
 
 requirements: $(BIN)/uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --all-extras pyproject.toml -o requirements.txt

@@ -3,6 +3,7 @@
 usage: python -m benchmarks.campaign fetch FOLDER      the two larger models, as data, checked by their hashes
        python -m benchmarks.campaign collect FOLDER    SmolLM2 and both of them, with every prompt of the pack
        python -m benchmarks.campaign tell              figures of the judged experiment, as Markdown
+       python -m benchmarks.campaign picture docs/img  its board, drawn light and dark
 
 Between `collect` and `tell` somebody judges: `/judge-mlflow tip-campaign`, by file or over MCP.
 """
@@ -14,16 +15,15 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
-from statistics import fmean, median, pstdev
 from typing import BinaryIO
 
-import tipbench
-from tipbench.notebook import CellRow, VerdictRow
+from benchmarks.board_picture import THEMES, draw_board
+from benchmarks.campaign_figures import tell_figures
+from tipbench.portable.recorded import read_origin
+from tipbench.settings import read_settings
+from tipbench.workbench import open_workbench
 
 EXPERIMENT = "tip-campaign"
 PROMPTS = "v1,v2-mentor,v3-few-shot,v4-json,v5-chat"
@@ -112,55 +112,27 @@ def collect(folder: Path) -> None:
 
 
 def tell(name: str) -> None:
-    """What `compare` and `judge judges` do not say: filled slots, seconds, and how two judges differ."""
-    with tipbench.open_bench(name) as bench:
-        cells, verdicts = bench.cells(), bench.verdicts()
-    means = _mean_by_arm(verdict for verdict in verdicts if verdict.counted and verdict.tier == "lazy")
-    print("| arm | cells | slots filled | seconds a cell (median) | tokens a cell | mean of its verdicts |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for arm in sorted({cell.arm for cell in cells}, key=lambda arm: -means.get(arm, 0.0)):
-        print(_arm_row(arm, [cell for cell in cells if cell.arm == arm], means))
-    print("\n| judge | verdicts that count | second opinions |\n| --- | --- | --- |")
-    for judge in sorted({verdict.judged_by for verdict in verdicts}):
-        mine = [verdict for verdict in verdicts if verdict.judged_by == judge]
-        print(f"| {judge} | {sum(v.counted for v in mine)} | {sum(not v.counted for v in mine)} |")
-    print(_tell_doubles(verdicts))
+    """The figures of docs/campaign.md that no command prints."""
+    with open_workbench(read_settings({"experiment": name})) as workbench:
+        print(tell_figures(workbench.open(name, fresh=True)))
 
 
-def _mean_by_arm(verdicts: Iterable[VerdictRow]) -> dict[str, float]:
-    found: dict[str, list[float]] = defaultdict(list)
-    for verdict in verdicts:
-        found[verdict.arm].append(verdict.composite)
-    return {arm: fmean(values) for arm, values in found.items()}
-
-
-def _arm_row(arm: str, cells: Sequence[CellRow], means: Mapping[str, float]) -> str:
-    filled = sum(cell.answered for cell in cells) / sum(cell.slots for cell in cells)
-    seconds = median(cell.seconds or 0.0 for cell in cells)
-    tokens = median(cell.output_tokens or 0.0 for cell in cells)
-    mean = f"{means[arm]:.2f}" if arm in means else "none"
-    return f"| `{arm}` | {len(cells)} | {filled:.0%} | {seconds:.1f} | {tokens:.0f} | {mean} |"
-
-
-def _tell_doubles(verdicts: Iterable[VerdictRow]) -> str:
-    by_tip: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
-    for verdict in verdicts:
-        if verdict.tier == "lazy":
-            by_tip[verdict.run, verdict.slot][verdict.sitting] = verdict.composite
-    differences = [a - b for given in by_tip.values() for a, b in combinations(given.values(), 2)]
-    if len(differences) < 2:
-        return "\nno tip was judged twice"
-    sigma = pstdev(differences) / 2**0.5
-    return f"\n{len(differences)} pairs of verdicts on one tip: the same composite in " + (
-        f"{sum(d == 0 for d in differences) / len(differences):.0%}, σ of one verdict {sigma:.2f}"
-    )
+def picture(name: str, folder: Path) -> None:
+    """The board as `campaign-light.svg` and `campaign-dark.svg`, for the README."""
+    with open_workbench(read_settings({"experiment": name})) as workbench:
+        bench = workbench.open(name, fresh=True)
+        report, origin = workbench.compare(bench, "arm"), read_origin(bench)
+    for theme, colours in THEMES.items():
+        path = folder / f"campaign-{theme}.svg"
+        path.write_text(draw_board(report, colours, about=(origin.made, origin.judged)), encoding="utf-8")
+        print(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", choices=["fetch", "collect", "tell"])
+    parser.add_argument("step", choices=["fetch", "collect", "tell", "picture"])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("build/campaign"))
     parser.add_argument("--experiment", default=EXPERIMENT)
     options = parser.parse_args()
@@ -169,8 +141,10 @@ def main() -> None:
             fetch(options.folder)
         case "collect":
             collect(options.folder)
-        case _:
+        case "tell":
             tell(options.experiment)
+        case _:
+            picture(options.experiment, options.folder)
 
 
 if __name__ == "__main__":

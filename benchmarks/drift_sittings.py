@@ -1,16 +1,21 @@
 """Sittings whose judge is known, through the function that closes sittings: power and false alarms.
 
 usage: python -m benchmarks.drift_sittings [--sittings 1000] [--worlds weak good] [--repeats 0 3]
+       [--doubles 40]
 
 The pack, its rubric and its anchors are the real ones, and so is the choice of checks. The judge has whole
 numbers within the scale: close to the ends an offset has no room, which is part of what is measured. What the
 anchors are hidden among is made of texts of the pack: of a model with 135M parameters in the world of weak
 arms, of the best anchors in the world of good ones.
+
+With --doubles the judges are sound ones, each with another noise, and the rule counts with the one that is
+assumed and with one that was fitted from so many candidates that the judge judged twice, new ones each time.
 """
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from random import Random
 from statistics import fmean
 
@@ -25,7 +30,7 @@ from tipbench.judging.closing import (
 )
 from tipbench.pack import builtin_pack
 from tipbench.records import Anchor, Pack, Rubric, Verdict, compute_flags
-from tipbench.stats import Noise
+from tipbench.stats import Noise, fit_judge_noise
 
 PACK = builtin_pack()
 REPEAT_SD, REFERENCE_SD, OFFSET_SD = 1.1, 0.45, 0.5
@@ -58,6 +63,24 @@ JUDGES: Mapping[str, Judge] = {
     "careless, sd 3": Judge(scatter=3.0),
     "always the middle": Judge(scale=0.0, scatter=0.0),
 }
+
+
+SCATTERS = (0.4, 0.55, 0.8, 1.1, 1.65, 2.2)
+"""Noise of sound judges: of one who hardly contradicts himself, and of one whom the rule is to catch."""
+DOUBLES_EACH = 10
+"""Of a sitting: the constant between every two sittings is taken out."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The judges that a judge is one of: how noisy they are who judged the repeats before, and from how many
+    doubles the rule's noise is fitted; without any it is the usual one."""
+
+    scatter: float = REPEAT_SD
+    doubles: int = 0
+
+
+USUAL = Kind()
 
 
 @dataclass(frozen=True)
@@ -117,31 +140,53 @@ def make_items(world: str, rng: Random, pack: Pack = PACK) -> list[Item]:
 
 
 def hold_sitting(
-    judge: Judge, *, world: str = "weak", repeats: int = 0, anchors: int | None = None, seed: int
+    judge: Judge,
+    *,
+    world: str = "weak",
+    repeats: int = 0,
+    anchors: int | None = None,
+    kind: Kind = USUAL,
+    seed: int,
 ) -> SittingOutcome:
     """One sitting of this judge, with at most so many repeats or anchors, closed as every sitting is."""
     rng = Random(seed)
     items = make_items(world, rng)
     count, again = share_checks(6, items=len(items), repeats=repeats)
     around = Surroundings(items, {s.id: s for s in PACK.scenarios}, PACK.rubric)
-    chosen = choose_anchors(PACK.anchors, around, seen=set(), rng=rng, count=count)
+    chosen = choose_anchors(PACK.anchors, around, rng=rng, count=count)
     keys: list[KeyItem] = []
     answers: dict[str, Answer] = {}
     for anchor in rng.sample(chosen, anchors or count):
         keys.append(KeyItem(id=anchor.id, text_hash="", anchor=anchor.id))
         flags = compute_flags(anchor.text, PACK.rubric)
         answers[anchor.id] = Answer(scores=score_anchor(anchor, judge, rng), flags=flags)
-    earlier = _repeat(judge, items, again, keys=keys, answers=answers, rng=rng)
+    other = Judge(offset=rng.gauss(0.0, OFFSET_SD), scatter=kind.scatter)
+    earlier = _repeat((other, judge), items, again, keys=keys, answers=answers, rng=rng)
     # What the judge says of the others does not matter: one stands for them.
     keys.append(KeyItem(id="c", text_hash="", block=0, cell="cell", slot=0))
     answers["c"] = Answer(scores=dict(items[0].like.scores), flags=dict(items[0].flags))
     said = SittingAnswers(BlindKey(items=tuple(keys)), PACK, answers, earlier)
     blocks = complete_blocks(said.key, answers, tier="lazy")
-    return examine_sitting(said, blocks=blocks, tier="lazy", noise=Noise())
+    noise = fit_doubles(judge, items, kind.doubles, rng) if kind.doubles else Noise()
+    return examine_sitting(said, blocks=blocks, tier="lazy", noise=noise)
+
+
+def fit_doubles(judge: Judge, items: Sequence[Item], doubles: int, rng: Random) -> Noise:
+    """The noise that an experiment fits from so many candidates that this judge judged twice."""
+
+    def say(item: Item) -> float:
+        scores = score_anchor(item.like, judge, rng, reference_sd=0.0)
+        return PACK.rubric.composite(scores, item.flags)
+
+    changes = [
+        [say(item) - say(item) for item in rng.choices(items, k=min(DOUBLES_EACH, doubles - start))]
+        for start in range(0, doubles, DOUBLES_EACH)
+    ]
+    return fit_judge_noise("claude-code", changes, []).rule
 
 
 def _repeat(
-    judge: Judge,
+    judges: tuple[Judge, Judge],
     items: list[Item],
     count: int,
     *,
@@ -149,9 +194,12 @@ def _repeat(
     answers: dict[str, Answer],
     rng: Random,
 ) -> dict[str, Verdict]:
-    """Candidates of the same world that a sound judge had judged in one sitting, a little off as all are."""
+    """Candidates of the same world that the first judge had judged in one sitting, a little off.
+
+    The second one judges them again.
+    """
     earlier: dict[str, Verdict] = {}
-    other = Judge(offset=rng.gauss(0.0, OFFSET_SD))
+    other, judge = judges
     for number in range(count):
         item, name = rng.choice(items), f"r{number}"
         keys.append(KeyItem(id=name, text_hash="", cell=f"old{number}", slot=0, repeats="earlier"))
@@ -163,10 +211,19 @@ def _repeat(
 
 
 def watch(
-    judge: Judge, *, seeds: Iterable[int], world: str = "weak", repeats: int = 0, anchors: int | None = None
+    judge: Judge,
+    *,
+    seeds: Iterable[int],
+    world: str = "weak",
+    repeats: int = 0,
+    anchors: int | None = None,
+    kind: Kind = USUAL,
 ) -> Seen:
     """What became of so many sittings."""
-    found = [hold_sitting(judge, world=world, repeats=repeats, anchors=anchors, seed=seed) for seed in seeds]
+    found = [
+        hold_sitting(judge, world=world, repeats=repeats, anchors=anchors, kind=kind, seed=seed)
+        for seed in seeds
+    ]
     return Seen(
         offset_alarm=fmean("offset" in each.drift.alarms for each in found),
         any_alarm=fmean(bool(each.drift.alarms) for each in found),
@@ -175,12 +232,31 @@ def watch(
     )
 
 
+def compare_noises(worlds: Iterable[str], repeats: Iterable[int], *, doubles: int, sittings: int) -> None:
+    """Prints what becomes of sound judges under the noise that is assumed and the one that is fitted."""
+    print("| world | checks | judge's σ | assumed σ: alarm, refused | fitted σ: alarm, refused |")
+    print("| --- | --- | --- | --- | --- |")
+    for world, wanted in product(worlds, repeats):
+        anchors, again = share_checks(6, items=ARMS * SCENARIOS, repeats=wanted)
+        for scatter in SCATTERS:
+            kinds = [Kind(scatter, n) for n in (0, doubles)]
+            seeds, judge = range(sittings), Judge(scatter=scatter)
+            assumed, fitted = (watch(judge, world=world, repeats=wanted, kind=k, seeds=seeds) for k in kinds)
+            shares = (f"{seen.any_alarm:.1%}, {seen.refused:.1%}" for seen in (assumed, fitted))
+            checks = f"{anchors} anchors, {again} repeats"
+            print(f"| {world} | {checks} | {scatter:g} | {' | '.join(shares)} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sittings", type=int, default=1_000)
     parser.add_argument("--worlds", nargs="+", default=list(WORLDS), choices=WORLDS)
     parser.add_argument("--repeats", type=int, nargs="+", default=[0, 3])
+    parser.add_argument("--doubles", type=int)
     asked = parser.parse_args()
+    if asked.doubles:
+        compare_noises(asked.worlds, asked.repeats, doubles=asked.doubles, sittings=asked.sittings)
+        return
     print("| world | checks | judge | offset alarm | any alarm | refused | mean offset seen |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for world in asked.worlds:

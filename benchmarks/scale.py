@@ -2,7 +2,7 @@
 
 usage: python -m benchmarks.scale FOLDER
 
-FOLDER is what benchmarks.big_experiment left, ten minutes ago or more. Each line is a process of its own.
+FOLDER is what benchmarks.big_experiment left. Each line is a process of its own.
 Seconds of CPU, process and server together, mean something on a shared machine; seconds of wall time do not.
 """
 

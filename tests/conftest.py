@@ -248,7 +248,7 @@ def cli(
 ) -> Cli:
     """The command line as a user has it, with real weights."""
     home = tmp_path / "home"
-    home.mkdir(mode=0o700)
+    home.mkdir(mode=0o700, exist_ok=True)
     (home / "models").symlink_to(models_folder)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIPBENCH_HOME", str(home))

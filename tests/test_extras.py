@@ -59,6 +59,8 @@ def _run(program: str, modules: str, *arguments: str) -> "subprocess.CompletedPr
         ("serve", "redis", ("policies", "serve", "--store", "redis://127.0.0.1:9")),
         ("serve", "fastapi", ("policies", "verify")),
         ("judge", "litellm", ("judge", "--auto", "--judge-model", "litellm:some/model")),
+        ("mcp", "mcp", ("mcp",)),
+        ("local", "xllamacpp", ("collect", "--models", "smollm2", "--prompts", "v1", "--n-scenarios", "1")),
     ],
 )
 def test_without_its_extra_a_command_says_how_to_install_it(

@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
+from tests.admin.making import make_foreign
 from tests.conftest import PERSON, Cli
 from tests.promotion.campaign import LAZY_ONLY, Campaign, judge_sheet, read_scores
 from tests.support.fault_proxy import FaultProxy, Plan
 from tests.support.postgres import run_mlflow_on_postgres
 from tests.support.servers import MlflowServer
 from tests.tracking.writing import impatient
+from tipbench.admin.demo import EXPERIMENT
+from tipbench.admin.demo import bring_in as show_in_demo
 from tipbench.bench.bench import Bench, open_bench
 from tipbench.bench.champions import read_chain
 from tipbench.bench.plans import find_plan
@@ -35,10 +38,12 @@ from tipbench.judging.request import SittingRequest
 from tipbench.portable.export import Exporting
 from tipbench.portable.file import open_portable
 from tipbench.portable.import_ import BringingIn, ImportedFile
+from tipbench.portable.recorded import find_first_champion, read_origin
 from tipbench.promotion.gate import Gate, GateQuestion
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
 from tipbench.tracking.runs import FIRST_ID_TAG
+from tipbench.workbench import open_workbench
 
 LEVELS = {"old": 7.0, "good": 11.0, "poor": 6.0}
 
@@ -128,7 +133,8 @@ def check_elsewhere(source: Source, cli: Cli, url: str, monkeypatch: pytest.Monk
     assert cli.ok("import", str(source.with_keys), "--json").json()["experiment"] == source.name
     cli.ok("export", source.name, "again.tipbench", "--with-keys")
     assert Path("again.tipbench").read_bytes() == source.with_keys.read_bytes()
-    there = cli("compare", "--experiment", source.name, "--json")
+    there = cli("compare", "--experiment", source.name, "--json", "--html", "page.html")
+    assert "where this experiment comes from, old+v1 was champion" in Path("page.html").read_text()
     assert there.code == here.code
     for key in ("standings", "pairs", "winner", "judged", "sittings", "tiers"):
         assert there.json()[key] == here.json()[key]
@@ -143,10 +149,16 @@ def check_elsewhere(source: Source, cli: Cli, url: str, monkeypatch: pytest.Monk
     cli.ok("judge", "--apply", "sheet.json")
     judged = cli("compare", "--experiment", source.name, "--json").json()
     assert judged["judged"] == judged["candidates"] == 24
-    cli.ok(
-        *("promote", "--experiment", source.name, "--initial", "old+v1", "--reason", "as it was"), "--json"
+    with open_workbench(Settings(home=cli.home, mlflow_url=url)) as workbench:
+        shows = show_in_demo(open_portable(source.plain), workbench)
+    assert shows.startswith(
+        "a recorded campaign: 3 models (scripted) with 1 prompts in 4 scenarios, 24 tips; "
     )
-    assert cli("gate", "--experiment", source.name, "--json").json()["look"] == 1, "it was spent there"
+    assert "judged blind by coding agent anna (12 verdicts), " in shows
+    assert not any(arm in shows for arm in (*LEVELS, "v1")), "it stands over the heads of blind judges"
+    # Who was champion where it comes from is champion there, so looks that were spent are repeated.
+    for name in (source.name, EXPERIMENT):
+        assert cli("gate", "--experiment", name, "--json").json()["look"] == 1, "it was spent there"
 
 
 def test_a_file_goes_into_another_mlflow_and_comes_out_the_same_and_is_judged_further(
@@ -192,6 +204,24 @@ def test_a_copy_beside_its_source_has_a_free_name_and_its_looks_stay_spent(
     assert plan.taken == {0: report.look_run}
     assert read_chain(tracking, source.campaign.pack.name).in_force is not None
     assert len(read_chain(tracking, source.campaign.pack.name).promotions) == 2, "no champion came of it"
+
+
+def test_a_recorded_campaign_is_brought_in_once_under_a_name_that_is_free(
+    source: Source, tracking: Tracking, tmp_path: Path, mlflow_url: str, experiment_name: str
+) -> None:
+    bringing_in = BringingIn(tracking, tmp_path, ignore)
+    make_foreign(mlflow_url, experiment_name)
+    first, again = (bringing_in.run_once(open_portable(source.plain), name=experiment_name) for _ in range(2))
+    assert (first.experiment, first.was_there) == (f"{experiment_name}-2", False)
+    assert again == first.model_copy(update={"was_there": True})
+    # Another file of the same campaign is another campaign.
+    other = bringing_in.run_once(open_portable(source.with_keys), name=experiment_name)
+    assert (other.experiment, other.was_there) == (f"{experiment_name}-3", False)
+    bench = bench_of(tracking, first.experiment)
+    first_champion = find_first_champion(bench)
+    assert first_champion is not None
+    assert (first_champion.arm, first_champion.reason) == ("old+v1", "the first one")
+    assert read_origin(bench).models == ("good", "old", "poor")
 
 
 def test_what_was_added_after_an_import_is_exported_with_it(

@@ -82,5 +82,5 @@ def test_pairs_are_those_of_the_store_and_load_as_json_lines(
     assert (too_much.code, "no two candidates are 99 points apart" in too_much.out) == (4, True)
     assert json.loads(Path("pairs.jsonl").read_text().splitlines()[0])["margin"] >= 6.0
     assert cli(*ask, "--min-margin", "0").code == 2
-    vague = cli("export", experiment_name, "pairs.jsonl")
+    vague = cli("export", experiment_name, "pairs.txt")
     assert (vague.code, "--pairs" in vague.err) == (2, True)

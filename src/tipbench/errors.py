@@ -67,6 +67,19 @@ class JudgedEnough(TipbenchError):
         super().__init__(message, hint="To judge all the same: leave --next out.")
 
 
+class TooOftenRefused(JudgedEnough):
+    """This judge's last sittings were all refused: handing out more would lead in a circle."""
+
+    exit_code = 3
+
+    def __init__(self, times: int, token: str) -> None:
+        super().__init__(
+            f"the last {times} sittings of this judge were refused: nothing more is handed out before "
+            "a person lets one of them count, or somebody else judges"
+        )
+        self.hint = f"To let the last one count: tipbench judge accept {token} --reason TEXT"
+
+
 class NoChampion(UsageError):
     """The pack has no champion yet."""
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 # What is in the data folder is its owner's alone: folders 0700, files 0600. A folder that a group shares on
 # purpose carries the setgid bit; there a new file may have the rights that the folder itself has.
@@ -78,6 +79,13 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o666, durable:
     Raises:
         OSError: the disk is full, or the place cannot be written; what stood there is as it was.
     """
+    with replace_whole(path, mode=mode, durable=durable) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def replace_whole(path: Path, *, mode: int = 0o666, durable: bool = True) -> Generator[BinaryIO]:
+    """The same for what is written bit by bit: it is in its place when the block ends well."""
     # One name for each thread: a killed process leaves at most one of them, and the next one writes over it.
     part = path.with_name(f".tipbench-{os.getpid()}-{threading.get_ident()}.part")
     try:
@@ -86,12 +94,12 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o666, durable:
         with os.fdopen(descriptor, "wb") as file:
             if path.exists():
                 os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
-            file.write(content.encode() if isinstance(content, str) else content)
+            yield file
             file.flush()
             if durable:
                 os.fsync(descriptor)
         part.replace(path)
-    except OSError:
+    except BaseException:
         part.unlink(missing_ok=True)
         raise
     if durable:

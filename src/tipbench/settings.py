@@ -146,6 +146,8 @@ class Settings(RunSettings):
     """How long it may take."""
     judge_answer_seconds: float = Field(default=120.0, gt=0, allow_inf_nan=False)
     """How long a program that judges automatically (`command:…`) may take for one answer."""
+    publish_after_apply: bool = False
+    """Whether `judge --apply` copies what counts then into MLflow's evaluation views, too."""
     delta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """How far an automatic verdict may be from a lazy one; without it the data say."""
     judge_price_prompt: float | None = Field(default=None, ge=0, allow_inf_nan=False)

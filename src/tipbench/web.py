@@ -165,7 +165,7 @@ def _is_same_origin(url: str, home: str) -> bool:
 class Reply(BaseModel):
     """What a server sends; what we do not know of it is passed over."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
 R = TypeVar("R", bound=Reply)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tipbench.bench.bench import Bench, open_bench
 from tipbench.clock import Stamps, make_stamps
 from tipbench.errors import ExperimentNotFound, UsageError
 from tipbench.records import Pack
@@ -19,6 +18,7 @@ from tipbench.settings import ADMIN_DATABASE, COMMAND, Settings
 from tipbench.tracking import Tracking, open_tracking
 
 if TYPE_CHECKING:
+    from tipbench.bench.bench import Bench
     from tipbench.bench.foreign import ForeignExperiment
     from tipbench.collect.run import Collecting
     from tipbench.engines import Engines
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from tipbench.portable.import_ import BringingIn
     from tipbench.promotion.gate import Gate
     from tipbench.promotion.promote import Promoting
+    from tipbench.ranking.kept import KeptBoards
     from tipbench.ranking.records import BoardTier, By, Report
+    from tipbench.tracking import Experiment
+    from tipbench.tracking.search import Reading
 
 LITELLM = "litellm:"
 """How the name of a judge begins that is asked through LiteLLM."""
@@ -47,12 +50,14 @@ class Workbench:
     packs: dict[str, Pack] = field(default_factory=dict[str, Pack], repr=False)
     """Packs that were read, by their hash."""
 
-    def open(self, experiment: str, *, fresh: bool = False) -> Bench:
+    def open(self, experiment: str, *, fresh: bool = False) -> "Bench":
         """The experiment of that name, read when it is asked for something.
 
         Raises:
             ExperimentNotFound: there is none.
         """
+        from tipbench.bench.bench import open_bench
+
         return open_bench(self.tracking, experiment, stamps=self.stamps, packs=self.packs, fresh=fresh)
 
     def find(self, experiment: str, *, fresh: bool = False) -> "Bench | ForeignExperiment":
@@ -73,11 +78,66 @@ class Workbench:
 
     def compare(self, found: "Bench | ForeignExperiment", by: "By", tier: "BoardTier" = "lazy") -> "Report":
         """The leaderboard; of an experiment that the original made its means, read only."""
+        from tipbench.bench.bench import Bench
         from tipbench.ranking.compare import compare_bench, report_foreign
 
         if isinstance(found, Bench):
             return compare_bench(found, by, tier, gate=self.settings.gate)
         return report_foreign(found, by)
+
+    def board(
+        self, experiment: str, by: "By", tier: "BoardTier" = "lazy", *, fresh: bool = False
+    ) -> "Report":
+        """The same of the experiment of that name: the one that was kept, while it would come out the same.
+
+        Raises:
+            ExperimentNotFound: there is none, or it holds nothing that can be read.
+        """
+        try:
+            found = self.tracking.find_experiment(experiment)
+        except ExperimentNotFound:
+            return self.compare(self.find(experiment, fresh=fresh), by, tier)
+        reading = self.tracking.open_reading(found, fresh=fresh)
+        return self.board_of(found, reading, by, tier, fresh=fresh)
+
+    def board_of(
+        self,
+        found: "Experiment",
+        reading: "Reading",
+        by: "By",
+        tier: "BoardTier" = "lazy",
+        *,
+        fresh: bool = False,
+        bench: "Bench | None" = None,
+    ) -> "Report":
+        """The same of an experiment that was read already; its `bench`, where somebody has opened it."""
+        from tipbench.ranking.kept import KeptBoards
+
+        boards = KeptBoards(self.tracking, reading, found.name, self.settings.gate)
+        kept = None if fresh else boards.find(by, tier)
+        return kept or self._make_board(boards, bench or self.bench_of(found, reading), by, tier)
+
+    def bench_of(self, found: "Experiment", reading: "Reading") -> "Bench":
+        """The experiment as it was read."""
+        from tipbench.bench.bench import Bench
+
+        return Bench(self.tracking, found, self.stamps, self.packs, reading=reading)
+
+    def _make_board(self, boards: "KeptBoards", bench: "Bench", by: "By", tier: "BoardTier") -> "Report":
+        from tipbench.bench.champions import Champion, find_champion
+        from tipbench.ranking.compare import compare_bench
+
+        told = Champion()
+
+        def find(tracking: Tracking, pack: str) -> Champion:
+            nonlocal told
+            told = find_champion(tracking, pack)
+            return told
+
+        report = compare_bench(bench, by, tier, gate=self.settings.gate, find=find)
+        if not bench.lacks_packs:
+            boards.keep(report, tier, pack=bench.pack.name, champion=told)
+        return report
 
     @cached_property
     def importing(self) -> "Importing":

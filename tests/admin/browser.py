@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from tests.admin.conftest import PASSWORD
+from tests.admin.making import PASSWORD
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 from tipbench.admin.deps import make_parts
@@ -108,9 +108,9 @@ class Visitor:
     def go(self, place: str, name: str = "") -> None:
         self.page.goto(f"{self.server.url}{place}{quote(name, safe='')}")
 
-    def judge(self, name: str) -> None:
+    def judge(self, name: str, *, blocks: int = 1) -> None:
         """To the desk: the open sitting, or a short new one."""
-        self.page.goto(f"{self.server.url}/judge/{quote(name, safe='')}?blocks=1")
+        self.page.goto(f"{self.server.url}/judge/{quote(name, safe='')}?blocks={blocks}")
         begin = self.page.get_by_role("button", name="Begin")
         if begin.count():
             begin.click()

@@ -1,5 +1,6 @@
 """One judged experiment on the real MLflow for all tests here; servers with data folders of their own."""
 
+import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -8,8 +9,10 @@ from uuid import uuid4
 
 import pytest
 from fastapi.testclient import TestClient
+from playwright.sync_api import Browser, sync_playwright
 
-from tests.admin.making import collect_small
+from tests.admin.browser import FLAGS, Server, find_chromium, run_server
+from tests.admin.making import PASSWORD, collect_small
 from tests.ranking.campaign import judge_lazily, open_judging
 from tests.support.copying import own_server
 from tipbench.admin.app import make_app
@@ -18,7 +21,7 @@ from tipbench.clock import make_stamps
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 
-PASSWORD = "correct horse battery"
+WORKERS = int(os.environ.get("TIPBENCH_TEST_WORKERS", "1"))
 HERE = {"Sec-Fetch-Site": "same-origin"}
 """What a browser adds to requests of our own pages."""
 
@@ -76,3 +79,18 @@ def fresh_site(mlflow_url: str, tmp_path: Path) -> Iterator[Site]:
     """A server whose users and jobs are this test's alone."""
     with open_site(Settings(home=tmp_path / "home", mlflow_url=mlflow_url, judge_model="smollm2")) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=find_chromium(), args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def server(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`tipbench serve` as a process, with one user of each role and a second judge."""
+    with run_server(tmp_path_factory.mktemp("server") / "home", mlflow_url, workers=WORKERS) as running:
+        yield running

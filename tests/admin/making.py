@@ -7,9 +7,16 @@ import httpx2
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
+from tests.judging.scripted import write_tips
 from tests.ranking.campaign import collect_campaign
-from tests.support.scripted import ScriptedEngine
+from tests.support.experiments import Where, collect_with
+from tests.support.scripted import ScriptedEngine, make_model
+from tipbench.grid import Cell
+from tipbench.pack import builtin_pack
+from tipbench.records import Options, Sampling
 from tipbench.tracking import Tracking
+
+PASSWORD = "correct horse battery"
 
 
 def pack_name_of(experiment: str) -> str:
@@ -23,6 +30,17 @@ def collect_small(
     """Generates 3 models × 2 prompts × the scenarios."""
     name = pack_name_of(experiment)
     collect_campaign(tracking, experiment, scenarios=scenarios, prompts=2, engine=engine, pack_name=name)
+
+
+def collect_builtin(tracking: Tracking, experiment: str) -> None:
+    """Generates one arm on two scenarios of the built-in pack, with all its anchors."""
+    pack, engine = builtin_pack(), ScriptedEngine(["scripted"], write=write_tips)
+    options = Options(sampling=Sampling(), n_tips=3, diversity=False, seed=1)
+    cells = [
+        Cell(pack, make_model("scripted"), pack.prompts[0], scenario, options)
+        for scenario in pack.scenarios[:2]
+    ]
+    collect_with(lambda _: engine, cells, where=Where(tracking, experiment))
 
 
 def make_foreign(mlflow_url: str, name: str) -> None:

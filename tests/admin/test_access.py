@@ -57,6 +57,7 @@ def test_without_an_admin_only_verdicts_and_what_is_ones_own_are_changed() -> No
         "POST /api/bench/judging/submit/{sitting}/{experiment:name}": "judge",
         "POST /api/bench/judging/close/{sitting}/{experiment:name}": "judge",
         "POST /judge/{experiment:name}": "judge",
+        "POST /practice/{experiment:name}": "judge",
         "POST /api/bench/tokens": "viewer",
         "DELETE /api/bench/tokens/{token}": "viewer",
         "POST /api/bench/me/password": "viewer",

@@ -137,9 +137,9 @@ def test_an_allowed_server_that_redirects_leads_nowhere(
         monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_url)
         settings = Settings(home=tmp_path / "home", mlflow_url=mlflow_url, ollama_urls=allowed.url)
         with open_site(settings) as site:
-            order = {"models": "qwen2.5:0.5b", "ollama_url": allowed.url}
+            order = {"models": "qwen2.5:0.5b", "ollama_url": allowed.url, "experiment": "led-astray"}
             answer = site.client.post("/api/bench/run", json=order, headers=site.as_("admin"))
-            assert answer.status_code == 202
+            assert answer.status_code == 202, answer.text
             state, _ = run_job(site, site.parts.jobs.get(answer.json()["id"]).steps)
             assert state == "failed"
         assert allowed.headers, "it was asked"

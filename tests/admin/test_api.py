@@ -1,6 +1,7 @@
 """The API on a real MLflow."""
 
 import re
+from pathlib import Path
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -37,6 +38,25 @@ def test_the_leaderboard_is_what_compare_prints(site: Site, judged: str, cli: Cl
     assert by_model.text == report.model_dump_json(indent=1) + "\n"
 
 
+def test_rows_are_streamed_as_the_command_writes_them(site: Site, judged: str, cli: Cli) -> None:
+    for shape, media in (("csv", "text/csv"), ("jsonl", "application/x-ndjson")):
+        cli.ok("export", judged, f"rows.{shape}")
+        answer = site.client.get(at("rows", judged) + f"?shape={shape}", headers=site.as_("viewer"))
+        assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (200, media)
+        assert answer.content == Path(f"rows.{shape}").read_bytes()
+        assert quote(judged, safe="") in answer.headers["content-disposition"]
+    assert (
+        site.client.get(at("rows", judged) + "?shape=parquet", headers=site.as_("viewer")).status_code == 422
+    )
+    assert site.client.get(at("rows", "nothing"), headers=site.as_("viewer")).status_code == 404
+    site.client.post("/sign-in", data={"name": "the-viewer", "password": PASSWORD}, headers=HERE)
+    page = site.client.get(f"/e/{quote(judged, safe='')}").text
+    (link,) = re.findall(r'href="(/api/bench/rows/[^"]+)" download', page)
+    shown = site.client.get(link)
+    site.client.cookies.clear()
+    assert (shown.status_code, shown.text.split(",")[0]) == (200, "experiment")
+
+
 @pytest.fixture(scope="module")
 def automatic(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Judged by a model alone, but for a sitting that somebody opened yesterday and left."""
@@ -69,7 +89,7 @@ def test_the_auto_tier_s_own_board_is_marked_over_the_api_and_in_the_panel(
     site.client.cookies.clear()
     assert AUTOMATIC in board
     assert 'data-testid="standings"' in board
-    assert f"?arm={quote(best['name'], safe='')}&amp;tier=auto#cells" in board
+    assert f"?by=arm&amp;line={quote(best['name'], safe='')}&amp;tier=auto#cells" in board
     assert AUTOMATIC not in plain
     assert 'href="?by=arm&amp;tier=auto"' in plain
 

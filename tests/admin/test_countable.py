@@ -25,9 +25,8 @@ from tipbench.judging.service import Judging
 from tipbench.judging.sheet import LiveSitting
 from tipbench.pack import builtin_pack
 from tipbench.records import Options, Sampling
-from tipbench.settings import Settings
 from tipbench.show.sittings import tell_left
-from tipbench.tracking import Tracking, open_tracking
+from tipbench.tracking import Tracking
 
 KINDS = ("one", "two")
 TIPS = {"one": 4, "two": 3}
@@ -45,12 +44,6 @@ def collect(tracking: Tracking, experiment: str, *, n_tips: int) -> None:
         for scenario in pack.scenarios[:2]
     ]
     assert collect_with(lambda _: engine, cells, where=Where(tracking, experiment)) == len(cells)
-
-
-@pytest.fixture
-def tracking(cli: Cli, mlflow_url: str) -> Iterator[Tracking]:
-    with open_tracking(Settings(home=cli.home, mlflow_url=mlflow_url)) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -192,7 +185,7 @@ def test_the_panel_says_as_little(
             client.get(f"/api/bench/experiments?contains={name}", headers=site.as_("judge")).text,
             client.get(f"/api/bench/judging/status/{name}", headers=site.as_("judge")).text,
             re.sub(
-                r'<dl.*?</dl>|data-testid="tip".*?</p>|name="item" value="\w+"|name="flag.*?>',
+                r'<dl.*?</dl>|data-say=".*?"|data-testid="tip".*?</p>|name="item" value="\w+"|name="flag.*?>',
                 "",
                 client.get(f"/judge/{name}").text,
                 flags=re.DOTALL,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.admin.browser import FLAGS, find_chromium
@@ -20,6 +21,11 @@ from tests.admin.walking import shoot
 from tests.conftest import Cli
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tipbench.admin.app import make_app
+from tipbench.admin.demo import EXPERIMENT, TO_JUDGE
+from tipbench.admin.deps import make_parts
+from tipbench.clock import make_stamps
+from tipbench.settings import Settings
 from tipbench.tracking.tracking import open_managed_folder
 
 expect.set_options(timeout=60_000)
@@ -61,7 +67,8 @@ def run_demo(home: Path) -> Generator[Demo]:
             assert line, f"it ended: {printed}"
             printed += line
         (password,) = re.findall(r"password (\S+)", printed)
-        assert "invented" in printed
+        assert "a recorded campaign: " in printed
+        assert "judged blind by " in printed
         yield Demo(f"http://127.0.0.1:{port}", password, process)
     finally:
         process.send_signal(signal.SIGTERM)
@@ -93,22 +100,22 @@ def test_the_demo_is_ready_to_click_through_and_touches_nothing(browser: Browser
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     with run_demo(home) as demo:
         sign_in(page, demo)
-        expect(page.get_by_role("complementary", name="Demo")).to_contain_text("invented")
+        expect(page.get_by_role("complementary", name="Demo")).to_contain_text("judged blind by")
         shoot(page, "demo-experiments")
-        page.get_by_role("link", name="tip-bench-demo", exact=True).click()
-        expect(page.get_by_test_id("standings")).to_contain_text("demo-large+v3-few-shot")
+        page.get_by_role("link", name=EXPERIMENT, exact=True).click()
+        expect(page.get_by_test_id("standings")).to_contain_text("+v1")
         shoot(page, "demo-board")
         page.get_by_role("link", name="Judges", exact=True).click()
-        expect(page.get_by_role("row", name=re.compile("carl"))).to_contain_text("refused")
+        expect(page.get_by_role("row", name=re.compile("accepted")).first).to_be_visible()
         page.get_by_role("link", name="Promotions", exact=True).click()
-        expect(page.get_by_text("demo-medium+v1").first).to_be_visible()
-        page.get_by_role("button", name="Ask", exact=True).click()
+        page.get_by_role("button", name="Check", exact=True).click()
         expect(page.get_by_test_id("gate")).to_be_visible()
         shoot(page, "demo-gate")
         page.get_by_role("link", name="Judging", exact=True).click()
-        page.get_by_role("link", name="One block of tip-bench-demo", exact=True).click()
-        expect(page.get_by_test_id("tip")).to_be_visible()
-        shoot(page, "demo-judge")
+        expect(page.get_by_role("heading", name="Judging")).to_be_visible()
+        waiting = page.get_by_role("row").filter(has_text=TO_JUDGE)
+        expect(waiting.get_by_role("link", name=f"Judge {TO_JUDGE}", exact=True)).to_be_visible()
+        shoot(page, "demo-judging")
         page.get_by_role("link", name="Jobs", exact=True).click()
         page.get_by_role("rowheader").get_by_role("link").first.click()
         expect(page.get_by_test_id("state")).to_have_text("done", timeout=120_000)
@@ -119,9 +126,20 @@ def test_the_demo_is_ready_to_click_through_and_touches_nothing(browser: Browser
     began = time.monotonic()
     with run_demo(home) as demo:
         sign_in(page, demo)
-        expect(page.get_by_role("link", name="tip-bench-demo", exact=True)).to_be_visible()
+        expect(page.get_by_role("link", name=EXPERIMENT, exact=True)).to_be_visible()
         assert demo.password != first
         print(f"the second start took {time.monotonic() - began:.0f} s")
+
+
+@pytest.mark.parametrize("shows", ["", "a recorded campaign: 3 <models>; judged blind by somebody"])
+def test_the_banner_says_what_a_demo_shows(settings: Settings, shows: str) -> None:
+    app = make_app(make_parts(settings, make_stamps(), demo=shows), dispatch=False)
+    with TestClient(app, base_url="http://localhost") as client:
+        page = client.get("/sign-in").text
+    assert ("Demo: a recorded campaign: 3 &lt;models&gt;; judged blind by somebody. Nothing" in page) == bool(
+        shows
+    )
+    assert ('aria-label="Demo"' in page) == bool(shows)
 
 
 def test_the_demo_stays_on_this_machine(cli: Cli) -> None:

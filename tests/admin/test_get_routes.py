@@ -12,7 +12,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
 from tests.admin.conftest import HERE, PASSWORD, Site
-from tests.admin.making import pack_name_of
+from tests.admin.making import collect_builtin, pack_name_of
 from tests.support.copying import ServerData
 from tipbench.bench.bench import Bench
 from tipbench.bench.champions import ALIAS, entry_name
@@ -21,6 +21,7 @@ from tipbench.jobs.records import FILE_NAME, Database
 from tipbench.judging.request import SittingRequest
 
 KINDS = ("", "&by=model", "&tier=auto", "&by=prompt&tier=auto")
+PRACTICE = "/practice/{experiment:name}"
 BOARDS = {"/e/{experiment:name}": KINDS, "/api/bench/leaderboard/{experiment:name}": KINDS}
 UNWATCHED = ("sessions", "audit", "looks", "sqlite_sequence")
 """Tables of the panel's own that tell who looked, and when."""
@@ -64,7 +65,8 @@ def get_routes(site: Site) -> list[APIRoute]:
 
 def address_of(route: APIRoute, values: dict[str, str]) -> str:
     """Where the route leads to something that is there; a parameter that is new has to get its value here."""
-    place = re.sub(r"\{(\w+)(:\w+)?\}", lambda found: quote(values[found[1]], safe=""), route.path)
+    own = values.get(route.path)
+    place = re.sub(r"\{(\w+)(:\w+)?\}", lambda found: quote(own or values[found[1]], safe=""), route.path)
     asked = {each.alias: values[each.alias] for each in route.dependant.query_params if each.alias in values}
     return f"{place}?{httpx2.QueryParams(asked)}"
 
@@ -85,10 +87,14 @@ def values(fresh_site: Site, judged: str, mlflow_url: str) -> dict[str, str]:
     assert isinstance(bench, Bench)
     (old,) = [each.run.run_id for each in bench.evidence.sittings if each.judged_by == "kim"]
     tell(mlflow_url, "POST", "runs/set-tag", {"run_id": old, "key": EXPIRES_TAG, "value": "1"})
+    # Practice wants anchors to spare, which only the built-in pack has.
+    collect_builtin(mlflow.tracking, f"{judged}-to-practise")
+    mlflow.judging.practise("the-judge", experiment=f"{judged}-to-practise")
     job = site.client.post("/api/bench/simulate", json={}, headers=admin).json()["id"]
     site.parts.jobs.cancel(job)
     return {
         "experiment": judged,
+        PRACTICE: f"{judged}-to-practise",
         "run": cell["run"],
         "pack": pack,
         "sitting": mine.json()["sitting"],

@@ -1,15 +1,13 @@
 """The panel in a real Chromium, on a real server and a real MLflow."""
 
-import os
-from collections.abc import Iterator
 from random import Random
 from uuid import uuid4
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
-from tests.admin.browser import FLAGS, Server, find_chromium, run_server, visit
-from tests.admin.making import collect_small, make_foreign
+from tests.admin.browser import Server, visit
+from tests.admin.making import collect_builtin, collect_small, make_foreign
 from tests.admin.walking import (
     Others,
     Walk,
@@ -24,7 +22,6 @@ from tests.ranking.campaign import judge_lazily, open_judging, skilled_engine
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 
-WORKERS = int(os.environ.get("TIPBENCH_TEST_WORKERS", "1"))
 HOSTILE = (
     '<script>document.title="owned"</script>',
     "<img src=x onerror='document.title=\"owned\"'>",
@@ -33,14 +30,6 @@ HOSTILE = (
 
 pytestmark = [pytest.mark.timeout(900)]
 expect.set_options(timeout=60_000)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=find_chromium(), args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -63,19 +52,19 @@ def bench(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 def others(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> Others:
     """An experiment without a cell, one of another program, and one that is judged."""
     home, part = tmp_path_factory.mktemp("others"), uuid4().hex[:8]
-    found = Others(empty=f"panel/{part}-empty", foreign=f"tip-bench-{part}", judged=f"panel/{part}-judged")
+    found = Others(
+        empty=f"panel/{part}-empty",
+        foreign=f"tip-bench-{part}",
+        judged=f"panel/{part}-judged",
+        unjudged=f"panel/{part}-unjudged",
+    )
     make_foreign(mlflow_url, found.foreign)
     with open_tracking(Settings(home=home, mlflow_url=mlflow_url)) as tracking:
         tracking.ensure_experiment(found.empty)
         collect_small(tracking, found.judged, scenarios=1)
         judge_lazily(open_judging(tracking, home), found.judged, folder=home)
+        collect_builtin(tracking, found.unjudged)
     return found
-
-
-@pytest.fixture(scope="module")
-def server(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with run_server(tmp_path_factory.mktemp("server") / "home", mlflow_url, workers=WORKERS) as running:
-        yield running
 
 
 def test_every_page_fits_and_is_accessible(

@@ -39,10 +39,10 @@ LOOK = """() => {
 }"""
 
 
-def shoot(page: Page, name: str) -> None:
-    """A picture of the page, if pictures are wanted."""
+def shoot(page: Page, name: str, *, whole: bool = True) -> None:
+    """A picture of the page, or of what is on the screen of it, if pictures are wanted."""
     if SHOTS:
-        page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)
+        page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=whole)
 
 
 def list_pages() -> set[str]:
@@ -93,11 +93,12 @@ class Walk:
 
 @dataclass(frozen=True)
 class Others:
-    """Experiments without a cell, of another program, and with nothing left to judge."""
+    """Experiments without a cell, of another program, with nothing left to judge, and with nothing judged."""
 
     empty: str
     foreign: str
     judged: str
+    unjudged: str
 
 
 def walk_everywhere(walk: Walk, bench: str, others: Others) -> None:
@@ -120,7 +121,7 @@ def walk_everywhere(walk: Walk, bench: str, others: Others) -> None:
     walk_orders(walk)
     walk_people(walk)
     walk.go("nothing-waits", "/judge/", others.judged)
-    walk_desk(walk, bench)
+    walk_desk(walk, bench, others)
 
 
 def walk_promotions(walk: Walk, bench: str) -> None:
@@ -128,9 +129,9 @@ def walk_promotions(walk: Walk, bench: str) -> None:
     page = walk.visitor.page
     walk.go("promotions", "/promotions/", bench)
     if page.get_by_role("button", name="Name it").count():
-        page.get_by_label("Reason, where you decide yourself").fill("the first one")
+        page.get_by_label("Reason").fill("the first one")
         page.get_by_role("button", name="Name it").click()
-    page.get_by_role("button", name="Ask", exact=True).click()
+    page.get_by_role("button", name="Check", exact=True).click()
     expect(page.get_by_test_id("gate")).to_be_visible()
     walk.look("gate")
 
@@ -170,17 +171,26 @@ def walk_people(walk: Walk) -> None:
     walk.look("people")
 
 
-def walk_desk(walk: Walk, bench: str) -> None:
-    """The desk, what a judge may not see, and the end of the sitting."""
+def walk_desk(walk: Walk, bench: str, others: Others) -> None:
+    """The start, practice, the desk, what a judge may not see, and the end of the sitting."""
     page = walk.visitor.page
+    walk.go("begin", "/judge/", others.unjudged)
+    page.get_by_role("button", name="Practise on 3 tips first").click()
+    for scale in page.locator("fieldset[data-scale]").all():
+        scale.locator("label.score").nth(2).click()
+    page.get_by_role("button", name="Compare").click()
+    expect(page.get_by_test_id("reference")).to_be_visible()
+    walk.look("practice")
     walk.visitor.judge(bench)
     expect(page.get_by_test_id("tip")).to_be_visible()
     walk.look("judge")
     walk.go("blind", "/e/", bench)
-    walk.visitor.judge(bench)
+    walk.go("judging-mine", "/judging")
+    page.get_by_role("link", name=f"Go on with {bench}").click()
     # With our script the end replaces the desk; without it is a page of its own.
     page.evaluate("() => document.querySelector('#judge form').removeAttribute('data-swap')")
-    page.get_by_role("button", name="End this sitting").click()
+    page.get_by_text("Discard…").click()
+    page.get_by_role("button", name="End the sitting and discard the rest").click()
     expect(page.get_by_test_id("outcome")).to_be_visible()
     walk.look("judged")
 

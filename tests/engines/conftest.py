@@ -14,6 +14,7 @@ from tipbench.engines.ollama.api import OllamaApi
 from tipbench.engines.ollama.engine import Foreign, OllamaEngine, OllamaOptions
 from tipbench.engines.ollama.residency import OllamaModel, clear_left_behind
 from tipbench.engines.openai.engine import OpenAiAccess, OpenAiEngine, OpenAiModel
+from tipbench.engines.threads import ThreadWatch
 from tipbench.engines.weights import DigestCache
 from tipbench.records import Model
 from tipbench.web import Credential, origin_of
@@ -75,7 +76,8 @@ def make_engine(
     *,
     timeout_seconds: float = 120.0,
     context_tokens: int = 1024,
-    threads: int = 1,
+    threads: int | None = 1,
+    watch_threads: Callable[[int | None], ThreadWatch] = ThreadWatch,
 ) -> LlamaCppEngine:
     """One thread: on a busy machine two threads wait for each other, and the text is the same."""
     lock = MachineLock(home / "engine.lock", holder="the tests", wait=False, report=print)
@@ -86,6 +88,7 @@ def make_engine(
         options=LlamaCppOptions(
             threads=threads, context_tokens=context_tokens, timeout_seconds=timeout_seconds
         ),
+        watch_threads=watch_threads,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Cli
-from tests.support.sheets import REFERENCES, fill, sections
+from tests.support.sheets import REFERENCES, fill, hand_out, sections
 from tipbench.judging.sheet import read_sheet
 
 Line = dict[str, Any]
@@ -143,6 +143,23 @@ def test_nobody_is_sent_to_the_board_who_has_items_left(cli: Cli, items: list[An
     assert "answer the other 2 items of this sheet" in out
     write(*map(answer, items[-2:]))
     assert "tipbench compare" in apply(cli).out
+
+
+def test_when_the_last_sitting_is_closed_it_says_so_and_what_comes_next(cli: Cli, collected: str) -> None:
+    hand_out(SHEET, collected, blocks=1)
+    fill(SHEET)
+    told = cli.ok("judge", "--apply", str(SHEET)).out
+    assert "All sittings of this sheet are closed." in told
+    assert "about 1 sitting waits" in told
+    assert f"tipbench judge --experiment {collected} --export ANOTHER.json" in told
+    assert "tipbench compare" not in told
+    cli.ok("judge", "--experiment", collected, "--export", "rest.json")
+    fill(Path("rest.json"), items=2)
+    assert "are closed" not in cli.ok("judge", "--apply", "rest.json").out
+    fill(Path("rest.json"))
+    told = cli.ok("judge", "--apply", "rest.json").out
+    assert "All sittings of this sheet are closed." in told
+    assert f"tipbench compare --experiment {collected}" in told
 
 
 def test_a_sheet_has_a_line_for_every_item_and_is_the_json_it_always_was(cli: Cli, items: list[Any]) -> None:

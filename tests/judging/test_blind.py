@@ -5,6 +5,7 @@ import random
 import re
 import statistics
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import Evidence
 from tipbench.clock import make_stamps
 from tipbench.grid import Cell
-from tipbench.judging.draw import draw_blocks, split_sections
+from tipbench.judging.anchors import find_shown
+from tipbench.judging.draw import Block, draw_blocks, split_sections
 from tipbench.judging.handout import Sitting, build_sitting, make_sittings
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
@@ -57,7 +59,7 @@ def cells(pack: Pack) -> list[StoredCell]:
 def build(cells: list[StoredCell], pack: Pack, seed: int) -> Sitting:
     section = split_sections(draw_blocks(cells, taken={}, limit=3, rng=random.Random(seed)))[0]
     desk = desk_of(pack)
-    return build_sitting(section, material=desk, seen=set(), order_seed=seed)
+    return build_sitting(section, material=desk, order_seed=seed)
 
 
 def test_a_sitting_has_six_anchors_on_its_own_scenarios(cells: list[StoredCell], pack: Pack) -> None:
@@ -81,30 +83,72 @@ def test_anchors_of_a_sitting_are_spread_over_the_scale(cells: list[StoredCell],
 
 def test_anchors_rest_for_a_judge_who_saw_them(cells: list[StoredCell], pack: Pack) -> None:
     desk = desk_of(pack)
-    recent: list[tuple[str, ...]] = []
-    for seed, section in enumerate(
-        split_sections(draw_blocks(cells, taken={}, limit=None, rng=random.Random(0)))
-    ):
-        seen = {anchor for anchors in recent[-3:] for anchor in anchors}
-        sitting = build_sitting(section, material=desk, seen=seen, order_seed=seed)
-        assert not seen & set(sitting.anchors)
-        recent.append(sitting.anchors)
+    sections = split_sections(draw_blocks(cells, taken={}, limit=None, rng=random.Random(0)))
+    sittings = make_sittings(sections, material=desk, shown=(), seeds=count().__next__)
+    assert len(sittings) > 4
+    for place, (section, sitting) in enumerate(zip(sections, sittings, strict=True)):
+        lately = {anchor for earlier in sittings[max(0, place - 3) : place] for anchor in earlier.anchors}
+        there = {block.scenario for block in section if block.items}
+        left = {anchor.id for anchor in desk.anchors if anchor.scenario in there} - lately
+        hidden = set(sitting.anchors)
+        assert len(hidden) == 6
+        assert not hidden & lately or left < hidden, "one comes again while others are left"
+
+
+def one_of_each(pack: Pack) -> list[Block]:
+    """A block of one candidate on each of four scenarios."""
+    cells = [make_cell(model="m", scenario=s.id, scenario_hash=s.hash, slots="a") for s in pack.scenarios[:4]]
+    return draw_blocks(cells, taken={}, limit=None, rng=random.Random(0))
+
+
+def test_where_too_few_have_rested_the_longest_rested_come_first(pack: Pack) -> None:
+    desk, section = desk_of(pack), one_of_each(pack)
+    there = {block.scenario for block in section}
+    few = [anchor for anchor in desk.anchors if anchor.scenario in there][:16]
+    made = make_sittings(
+        [section] * 4, material=replace(desk, anchors=tuple(few)), shown=(), seeds=count().__next__
+    )
+    first, second, third, fourth = (set(sitting.anchors) for sitting in made)
+    assert [len(each) for each in (first, second, third, fourth)] == [6, 6, 6, 6]
+    unseen = {anchor.id for anchor in few} - first - second
+    assert not first & second
+    assert third > unseen
+    assert third - unseen < first
+    assert fourth > first - third
+    assert fourth - first < second, "after those of the first the ones of the second, never of the third"
 
 
 def test_anchors_rest_although_the_judge_has_not_answered_yet(cells: list[StoredCell], pack: Pack) -> None:
     section = split_sections(draw_blocks(cells, taken={}, limit=3, rng=random.Random(1)))[0]
-    first = build_sitting(section, material=desk_of(pack), seen=set(), order_seed=1)
+    first = build_sitting(section, material=desk_of(pack), order_seed=1)
     bench = backlog_with_open(first, handed_to="anna")
+    desk = desk_of(pack)
     drawn = {
         judge: make_sittings(
-            [section], material=desk_of(pack), bench=bench, judged_by=judge, seeds=lambda: first.order_seed
+            [section],
+            material=desk,
+            shown=find_shown(bench, judge, desk.anchors, elsewhere=()),
+            seeds=lambda: first.order_seed,
         )[0].anchors
-        for judge in ("anna", "bert")
+        for judge in ("Anna ", "bert")
     }
     # From the same seed: whoever has seen none gets the same ones.
     assert drawn["bert"] == first.anchors
-    assert drawn["anna"]
-    assert not set(drawn["anna"]) & set(first.anchors)
+    assert drawn["Anna "]
+    assert not set(drawn["Anna "]) & set(first.anchors)
+
+
+def test_the_same_anchors_of_another_version_of_the_pack_rest_too_and_strange_ones_do_not_count(
+    cells: list[StoredCell], pack: Pack
+) -> None:
+    section = split_sections(draw_blocks(cells, taken={}, limit=3, rng=random.Random(1)))[0]
+    bench = backlog_with_open(build_sitting(section, material=desk_of(pack), order_seed=1), handed_to="anna")
+    anchors = desk_of(pack).anchors
+    renamed = [anchor.model_copy(update={"id": f"{anchor.id}-2"}) for anchor in anchors]
+    (met,) = find_shown(bench, "anna", anchors, elsewhere=())
+    assert find_shown(bench, "anna", renamed, elsewhere=()) == [{f"{anchor}-2" for anchor in met}]
+    others = [anchor.model_copy(update={"text": f"{anchor.text} Now."}) for anchor in anchors]
+    assert find_shown(bench, "anna", others, elsewhere=()) == []
 
 
 def backlog_with_open(sitting: Sitting, *, handed_to: str) -> Bench:
@@ -116,13 +160,28 @@ def backlog_with_open(sitting: Sitting, *, handed_to: str) -> Bench:
     return hold_bench(evidence, read_artifact=lambda _, __: sitting.key.model_dump_json())
 
 
+def test_a_scenario_has_one_label_in_all_sections_of_a_sheet_and_others_in_the_next(
+    cells: list[StoredCell], pack: Pack
+) -> None:
+    sections = split_sections(draw_blocks(cells, taken={}, limit=None, rng=random.Random(0)))
+    sheets: list[dict[str, str]] = []
+    for sheet in range(3):
+        seeds = count(100 * sheet).__next__
+        said = [
+            (json.dumps(scenario.values), scenario.label)
+            for sitting in make_sittings(sections, material=desk_of(pack), shown=(), seeds=seeds)
+            for scenario in sitting.scenarios
+        ]
+        assert len(said) > len(set(said)) == 4
+        sheets.append(dict(said))
+        assert len(sheets[-1]) == 4
+    assert any(sheet != sheets[0] for sheet in sheets)
+
+
 def test_the_same_items_get_other_ids_in_every_sitting(cells: list[StoredCell], pack: Pack) -> None:
     section = split_sections(draw_blocks(cells, taken={}, limit=3, rng=random.Random(1)))[0]
     first, second = (
-        {
-            item.id
-            for item in build_sitting(section, material=desk_of(pack), seen=set(), order_seed=seed).items
-        }
+        {item.id for item in build_sitting(section, material=desk_of(pack), order_seed=seed).items}
         for seed in (1, 2)
     )
     assert len(first) == len(second)

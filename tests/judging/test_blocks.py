@@ -1,13 +1,14 @@
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.judging.cells import make_cell
-from tipbench.bench.cells import StoredCell
-from tipbench.judging.draw import draw_blocks, split_sections
+from tipbench.bench.cells import StoredCell, TipFacts
+from tipbench.judging.draw import Block, count_items, draw_blocks, split_sections
 
 
 def grid(models: int, scenarios: int, slots: str = "aaaaa") -> list[StoredCell]:
@@ -101,6 +102,25 @@ def test_sections_are_of_even_size(blocks: int, arms: int, sizes: list[int]) -> 
     cells = [make_cell(model=f"m{arm}", scenario="s0", slots="a" * blocks) for arm in range(arms)]
     sections = split_sections(draw_blocks(cells, taken={}, limit=None, rng=random.Random(0)))
     assert [sum(len(block.items) for block in section) for section in sections] == sizes
+
+
+def test_sections_count_equal_texts_once_and_those_of_older_cells_one_by_one() -> None:
+    """Four arms on two scenarios, six candidates each: half of them is said by all arms there."""
+
+    def tell(cell: StoredCell) -> StoredCell:
+        marks = (*"abc", *(f"{cell.facts.model}-{slot}" for slot in "def"))
+        return replace(cell, tips=TipFacts(words=(5,) * 6, marks=marks))
+
+    cells = grid(4, 2, slots="a" * 6)
+    assert [len(section) for section in split_sections(blocks_of(cells))] == [6, 6]
+    (section,) = split_sections(blocks_of([tell(cell) for cell in cells]))
+    assert len(section) == 12
+    assert count_items(section) == 2 * (3 + 4 * 3)
+    assert count_items(blocks_of(cells)) == 48
+
+
+def blocks_of(cells: list[StoredCell]) -> list[Block]:
+    return draw_blocks(cells, taken={}, limit=None, rng=random.Random(0))
 
 
 def test_draws_are_fair_over_the_slots() -> None:

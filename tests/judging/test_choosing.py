@@ -3,7 +3,6 @@
 import math
 import random
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from tests.conftest import Cli
 from tests.judging.arms import PROMPTS, collect_arms, write_arms_pack
 from tests.judging.cells import make_cell
-from tests.judging.live import answer, make_live, opened
+from tests.judging.live import answer, opened
 from tests.judging.scripted import collect_filled
 from tests.support.copying import ServerData, copy_experiment
 from tests.support.sheets import fill, hand_out, judge_soundly, sections
@@ -59,17 +58,6 @@ def arms_base(
 def three_arms(cli: Cli, arms_base: tuple[str, Path], experiment_name: str, server_data: ServerData) -> str:
     copy_experiment(arms_base[0], experiment_name, source=server_data, target=server_data)
     return experiment_name
-
-
-@pytest.fixture
-def tracking(cli: Cli, mlflow_url: str) -> Iterator[Tracking]:
-    with open_tracking(Settings(home=cli.home, mlflow_url=mlflow_url)) as found:
-        yield found
-
-
-@pytest.fixture
-def live(tracking: Tracking, cli: Cli) -> Judging:
-    return make_live(tracking, cli.home)
 
 
 def board(cli: Cli, experiment: str) -> Any:

@@ -57,7 +57,7 @@ def test_anchors_are_like_what_they_are_hidden_among() -> None:
     for world in WORLDS:
         for seed in range(20):
             around = Surroundings(make_items(world, Random(seed)), SCENARIOS, PACK.rubric)
-            for anchor in choose_anchors(PACK.anchors, around, seen=set(), rng=Random(seed)):
+            for anchor in choose_anchors(PACK.anchors, around, rng=Random(seed)):
                 levels.setdefault(world, []).append(PACK.rubric.judged_part(anchor.scores))
                 lengths.setdefault(world, []).append(len(anchor.text.split()))
     assert fmean(levels["weak"]) + 1 < fmean(levels["good"])
@@ -69,9 +69,7 @@ def test_no_anchor_has_the_text_of_an_item_beside_it() -> None:
         Item(anchor.scenario, f" {anchor.text.upper()}", compute_flags(anchor.text, PACK.rubric), anchor)
         for anchor in PACK.anchors[:40]
     ]
-    chosen = choose_anchors(
-        PACK.anchors[:46], Surroundings(shown, SCENARIOS, PACK.rubric), seen=set(), rng=Random(1)
-    )
+    chosen = choose_anchors(PACK.anchors[:46], Surroundings(shown, SCENARIOS, PACK.rubric), rng=Random(1))
     assert chosen
     assert not {anchor.id for anchor in chosen} & {anchor.id for anchor in PACK.anchors[:40]}
 
@@ -82,7 +80,7 @@ def test_anchors_without_room_on_both_sides_are_hidden_only_where_no_others_are_
             Item(a.scenario, f"{a.text} now", compute_flags(a.text, PACK.rubric), a) for a in PACK.anchors
         ]
         around = Surroundings(shown, SCENARIOS, PACK.rubric)
-        chosen = choose_anchors(pool, around, seen=set(), rng=Random(1))
+        chosen = choose_anchors(pool, around, rng=Random(1))
         return [PACK.rubric.judged_part(anchor.scores) for anchor in chosen]
 
     # Three scales from 1 to 5: 3 to 15, and two points of room are 5 to 13.
@@ -157,7 +155,7 @@ def states(cli: Cli, experiment: str, *, judged_by: str) -> list[tuple[str, tupl
     lines = cli.ok("judge", "status", "--experiment", experiment, "--json").json()["sittings"]
     return [
         (line["state"], tuple(line["drift"]["alarms"]))
-        for line in lines
+        for line in sorted(lines, key=lambda line: line["judged_by"])
         if line["judged_by"].startswith(judged_by)
     ]
 

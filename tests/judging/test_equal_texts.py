@@ -101,7 +101,7 @@ def judge_each_copy(tracking: Tracking, experiment: str) -> None:
     """One sitting in which every copy has an id of its own, all of them answered alike."""
     bench = read(tracking, experiment)
     blocks = [b for section in draw_sections(bench, SittingRequest("anna"), rng=Random(1)) for b in section]
-    made = build_sitting(blocks, material=gather_material(bench), seen=set(), order_seed=1)
+    made = build_sitting(blocks, material=gather_material(bench), order_seed=1)
     items = {item.id: item for item in made.items}
     key = BlindKey(
         items=tuple(

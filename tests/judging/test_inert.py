@@ -140,7 +140,7 @@ def test_a_sheet_of_hostile_texts_is_valid_and_one_item_stays_one_item(texts: li
 
     desk = type(desk)(desk.rubric, desk.scenarios, desk.anchors, candidate_of, desk.hidden_names)
     blocks = draw_blocks(cells, taken={}, limit=None, rng=random.Random(0))
-    sitting = build_sitting(blocks, material=desk, seen=set(), order_seed=1)
+    sitting = build_sitting(blocks, material=desk, order_seed=1)
     section = Section(
         sitting=sitting.token, judged_by="anna", expires="", scenarios=sitting.scenarios, items=sitting.items
     )

@@ -2,15 +2,18 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Outcome
+from tipbench import __version__
 from tipbench.cli import COMMANDS
 from tipbench.cli.judge import command as judge_command
 from tipbench.judging.mcp import JudgeTools
-from tipbench.judging.slash_command import MCP_ENTRY, command_files
+from tipbench.judging.slash_command import MCP_ENTRY, command_files, plugin_files
+from tipbench.settings import STANDARD_VARIABLES, Settings
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -43,6 +46,46 @@ class Install:
 def test_the_repository_has_what_the_command_installs() -> None:
     for name, text in command_files().items():
         assert (ROOT / name).read_text(encoding="utf-8") == text, f"{name}: tipbench judge install-command"
+
+
+def test_the_plugin_in_the_repository_is_the_one_text_with_both_names_of_every_tool() -> None:
+    for name, text in plugin_files().items():
+        assert (ROOT / name).read_text(encoding="utf-8") == text, "python -m tests.support.plugin"
+    there = {str(path.relative_to(ROOT)) for path in (ROOT / "plugin").rglob("*") if path.is_file()}
+    assert there == {name for name in plugin_files() if name.startswith("plugin/")}
+    # A plugin's own server has its name in the tools, and nothing else may differ.
+    for name, text in command_files().items():
+        plugged = plugin_files()[f"plugin/{name.removeprefix('.claude/')}"]
+        tools = re.findall(r"mcp__tipbench__(\w+)", text)
+        assert tools
+        assert re.findall(r"mcp__plugin_tipbench_tipbench__(\w+)", plugged) == tools
+        assert re.sub(r" mcp__plugin_\w+", "", plugged) == text
+
+
+def test_the_plugin_is_found_from_the_repository_and_starts_our_server() -> None:
+    market = json.loads((ROOT / ".claude-plugin" / "marketplace.json").read_text())
+    (listed,) = market["plugins"]
+    plugin = ROOT / listed["source"]
+    manifest = json.loads((plugin / ".claude-plugin" / "plugin.json").read_text())
+    assert (listed["name"], manifest["name"], manifest["version"]) == ("tipbench", "tipbench", __version__)
+    assert json.loads((plugin / ".mcp.json").read_text()) == {"mcpServers": {"tipbench": MCP_ENTRY}}
+
+
+def test_the_manifest_for_the_registry_of_servers_names_this_version_and_what_there_is() -> None:
+    manifest = json.loads((ROOT / "server.json").read_text())
+    (package,) = manifest["packages"]
+    assert manifest["version"] == package["version"] == __version__
+    assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", manifest["name"])
+    assert len(manifest["description"]) <= 100
+    assert f"<!-- mcp-name: {manifest['name']} -->" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [argument["value"] for argument in package["packageArguments"]] == MCP_ENTRY["args"]
+    (source,) = package["runtimeArguments"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = re.fullmatch(r"tipbench\[([a-z,]+)\]", source["value"])
+    assert extras is not None
+    assert set(extras[1].split(",")) <= set(project["optional-dependencies"])
+    known = {*STANDARD_VARIABLES.values(), *(f"TIPBENCH_{name.upper()}" for name in Settings.model_fields)}
+    assert {each["name"] for each in package["environmentVariables"]} <= known
 
 
 def test_both_forms_are_written_and_a_second_time_changes_nothing(install: Install) -> None:

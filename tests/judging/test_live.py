@@ -2,7 +2,7 @@
 
 import json
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,17 +18,6 @@ from tipbench.errors import SheetError, UsageError
 from tipbench.judging.service import Judging
 from tipbench.settings import Settings
 from tipbench.tracking import Tracking, open_tracking
-
-
-@pytest.fixture
-def tracking(cli: Cli, mlflow_url: str) -> Iterator[Tracking]:
-    with open_tracking(Settings(home=cli.home, mlflow_url=mlflow_url)) as opened:
-        yield opened
-
-
-@pytest.fixture
-def live(tracking: Tracking, cli: Cli) -> Judging:
-    return make_live(tracking, cli.home)
 
 
 @pytest.fixture

@@ -7,11 +7,13 @@ from statistics import fmean
 import pytest
 
 from tests.judging.cells import LAZY, RUBRIC, given, make_cell, rubric_of, sitting
+from tests.support.benches import hold_bench
 from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.scores import list_noises, read_noise
 from tipbench.bench.sittings import Answer, BlindKey, ClosedSitting, KeyItem, StoredDrift
 from tipbench.judging.closing import SittingAnswers, examine_sitting
 from tipbench.pack import builtin_pack
+from tipbench.ranking.compare import read_cell_variance
 from tipbench.ranking.standings import make_report
 from tipbench.records import compute_flags
 from tipbench.stats import CellVariance, Noise, fit_noise, usual_variance
@@ -105,6 +107,21 @@ def test_deeper_cells_help_quiet_judges_less() -> None:
     assert [usual.at(1.0), quiet.at(1.0)] == pytest.approx([3.0, 3.0])
     assert usual.at(5.0) == pytest.approx(3.0 * usual_variance(5.0) / usual_variance(1.0))
     assert quiet.at(5.0) > usual.at(5.0)
+
+
+def test_a_plan_that_is_like_an_experiment_counts_with_the_noise_of_its_judges_and_says_so() -> None:
+    """Two arms on twenty scenarios: everything judged twice, with changes of 0 and 1 by turns."""
+    cells = [make_cell(model=m, scenario=f"s{n}", slots="a") for n in range(20) for m in "ab"]
+    second = sitting("again", tier="lazy", drawn="second", judge="bert")
+    lazy = [given(cell, LAZY, 0, 7 + n % 5) for n, cell in enumerate(cells)]
+    doubles = [given(cell, second, 0, 7 + n % 5 + n % 2) for n, cell in enumerate(cells)]
+    evidence = Evidence(tuple(cells), (), (LAZY, second), tuple(lazy), tuple(doubles), None)
+    seen = read_cell_variance(hold_bench(evidence, packs={"p": builtin_pack()}))
+    assert seen.repeat_sd == pytest.approx(0.5 * (40 / 39) ** 0.5 / 2**0.5)
+    assert seen.noise == "σ 0.36 from 40 doubles of human"
+    assumed = replace(evidence, doubles=tuple(doubles[:9]))
+    seen = read_cell_variance(hold_bench(assumed, packs={"p": builtin_pack()}))
+    assert (seen.repeat_sd, seen.noise) == (REPEAT_SD, "σ 1.1, assumed")
 
 
 def test_the_close_counts_with_the_noise_there_is() -> None:

@@ -1,12 +1,10 @@
 """Repeats: candidates that were judged before, hidden in a sitting as checks that cannot stand out."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Cli
-from tests.judging.live import answer, make_live, opened
+from tests.judging.live import answer, opened
 from tests.judging.scripted import write_tips
 from tests.support.experiments import Where, collect_with
 from tests.support.scripted import ScriptedEngine
@@ -19,21 +17,9 @@ from tipbench.judging.service import Judging
 from tipbench.judging.sheet import LiveSitting
 from tipbench.pack import builtin_pack
 from tipbench.records import Options, Sampling
-from tipbench.settings import Settings
-from tipbench.tracking import Tracking, open_tracking
+from tipbench.tracking import Tracking
 
 CANDIDATES = 24
-
-
-@pytest.fixture
-def tracking(cli: Cli, mlflow_url: str) -> Iterator[Tracking]:
-    with open_tracking(Settings(home=cli.home, mlflow_url=mlflow_url)) as opened:
-        yield opened
-
-
-@pytest.fixture
-def live(tracking: Tracking, cli: Cli) -> Judging:
-    return make_live(tracking, cli.home)
 
 
 @pytest.fixture

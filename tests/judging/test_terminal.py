@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tests.conftest import Cli
 from tests.judging.hostile import SIZES, acting, hostile_texts
-from tests.judging.live import answer, make_live, opened
+from tests.judging.live import answer, opened
 from tests.judging.pseudo_terminal import PseudoTerminal
 from tests.support.sheets import REFERENCES
 from tipbench.bench.cells import read_cells
@@ -23,26 +23,14 @@ from tipbench.judging.keyboard.screen import Draft, ShownItem
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging, MakeAnswers
 from tipbench.judging.sheet import LiveSitting, SheetItem, SheetRubric, SheetScenario
-from tipbench.settings import Settings
 from tipbench.show.console import make_console
 from tipbench.show.screen import TerminalScreen
-from tipbench.tracking import Tracking, open_tracking
+from tipbench.tracking import Tracking
 
 Open = Callable[..., PseudoTerminal]
 KNOWN = {"".join(text.split()): scores for text, scores in REFERENCES.items()}
 """Anchors by their letters: a screen wraps."""
 SCALES = ("relevance", "actionability", "tone")
-
-
-@pytest.fixture
-def tracking(cli: Cli, mlflow_url: str) -> Iterator[Tracking]:
-    with open_tracking(Settings(home=cli.home, mlflow_url=mlflow_url)) as opened_one:
-        yield opened_one
-
-
-@pytest.fixture
-def live(tracking: Tracking, cli: Cli) -> Judging:
-    return make_live(tracking, cli.home)
 
 
 @pytest.fixture

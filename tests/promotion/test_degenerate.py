@@ -149,7 +149,8 @@ def test_mixed_contents_and_a_champion_outside_the_grid(bench: Bench) -> None:
     with set_aside(made.tracking, made.experiment):
         replace(made, pack=parse_pack(files)).collect()
     mixed = bench.cli("compare", *bench.where(made), "--json")
-    assert (mixed.code, mixed.out, "tipbench collect retire" in mixed.err) == (1, "", True), mixed.err
+    assert (mixed.code, "tipbench collect retire" in mixed.err) == (1, True), mixed.err
+    assert mixed.json()["error"]["code"] == "failed"
     bench.gate(made, code=3, failed=["contents"])
     forced = ("--force", "--challenger", "new+v1", "--reason", "anyway")
     assert bench.cli("promote", *bench.where(made), *forced).code == 1

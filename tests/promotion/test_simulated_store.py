@@ -91,7 +91,9 @@ def check_board(report: Report, board: Leaderboard, chances: Mapping[Hashable, f
     for place, line in enumerate(report.ranked, start=1):
         assert (line.place, line.composite) == (place, board.estimate[line.name])
         assert line.tied_for_first == (line.name in board.tied_for_first)
-        assert (line.rank_best, line.rank_worst) == board.rank_sets[line.name]
+        first, last = board.rank_sets[line.name]
+        shown = (first if line.tied_for_first else max(first, 2), 1 if line.name == board.winner else last)
+        assert (line.rank_best, line.rank_worst) == shown
         assert line.p_best == chances[line.name]
     assert [line.name for line in report.ranked] == list(board.estimate)
     for pair in report.pairs:

@@ -28,7 +28,7 @@ def campaign(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         collect_campaign(tracking, name, scenarios=4, prompts=2)
         judging = open_judging(tracking, folder)
         judge_automatically(judging, name, folder=folder)
-        judge_lazily(judging, name, folder=folder, judged_by="anna", blocks=6)
+        judge_lazily(judging, name, folder=folder, judged_by="anna", blocks=10)
         judge_lazily(judging, name, folder=folder, judged_by="careless", blocks=1, off_by=-4)
         judge_lazily(judging, name, folder=folder, judged_by="claude-code", blocks=4)
         judge_lazily(judging, name, folder=folder, judged_by="ben", second=0.3)

@@ -42,7 +42,7 @@ def test_every_outlet_says_the_same(cli: Cli, campaign: Campaign) -> None:
         assert float(row["p_best"]) == pytest.approx(line["p_best"], abs=1e-4)
         assert (int(row["rank_best"]), int(row["rank_worst"])) == (line["rank_best"], line["rank_worst"])
         assert row["sittings"].split() == line["sittings"]
-        interval = line["against_best"]
+        interval = line["gap"]
         said = f"{interval['difference']:+.2f} [{interval['low']:+.2f}, {interval['high']:+.2f}]"
         assert said in markdown
         assert said in shown

@@ -128,7 +128,7 @@ def test_no_hostile_name_acts_in_a_drawing(text: str) -> None:
         assert acting(drawing or "") == []
 
 
-def test_a_heat_map_goes_from_the_lowest_to_the_highest() -> None:
+def test_a_heat_map_goes_from_one_end_of_the_rubric_to_the_other() -> None:
     report = report_of(make_evidence(CLEAR))
     heat = make_heat(
         report, {f"{model}+v1": Side(model, "v1") for model in "abc"} | {"d+v2": Side("d", "v2")}
@@ -136,7 +136,8 @@ def test_a_heat_map_goes_from_the_lowest_to_the_highest() -> None:
     assert heat.prompts == ("v1", "v2")
     (best, not_asked), (_, unknown) = heat.rows[0][1], heat.rows[3][1]
     assert best is not None
-    assert (best.composite, best.share, best.shade, best.first) == (heat.high, 1.0, 16, True)
+    assert (heat.low, heat.high) == (report.lowest, report.highest) == (2.0, 17.0)
+    assert (best.composite, best.share, best.shade, best.first) == (15.0, pytest.approx(13 / 15), 14, True)
     assert re.fullmatch(r"background:#[0-9a-f]{6};color:#ffffff", best.style)
     assert not_asked is None
     assert unknown is not None

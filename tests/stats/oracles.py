@@ -18,6 +18,7 @@ class _Later:
 
 scipy_stats: Any = _Later("scipy.stats")
 krippendorff: Any = _Later("krippendorff")
+linear_model: Any = _Later("statsmodels.regression.linear_model")
 _libqsturng: Any = _Later("statsmodels.stats.libqsturng")
 
 

@@ -217,3 +217,37 @@ def test_the_tiers_of_one_candidate_may_come_in_two_records() -> None:
     records = run_campaign(Setting(), verdicts=96, seed=6).records()
     apart = [replace(r, lazy=None) for r in records] + [replace(r, auto=None) for r in records if r.lazy]
     assert leaderboard(apart).pairs == leaderboard(records).pairs
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 10**6), arms=st.integers(2, 9), scenarios=st.integers(3, 9), spread=st.floats(0, 4)
+)
+def test_the_interval_that_is_drawn_says_who_could_be_first(
+    seed: int, arms: int, scenarios: int, spread: float
+) -> None:
+    random = np.random.default_rng(seed)
+    values = random.normal(10.0, 2.0, (arms, scenarios)) + spread * random.normal(size=(arms, 1))
+    board = leaderboard(judged(values.tolist()))
+    for arm, gap in board.gaps.items():
+        assert gap.low <= gap.difference <= gap.high
+        assert (gap.high >= 0) == (arm in board.tied_for_first)
+        assert gap.low >= 0 or arm != board.winner
+        others = [mean for other, mean in board.estimate.items() if other != arm]
+        assert gap.difference == pytest.approx(board.estimate[arm] - max(others))
+
+
+def test_each_end_of_a_gap_holds_the_truth_of_its_arm() -> None:
+    # Ten arms, one ahead. With 95 % in truth 300 tables miss one end of one arm more than 28 times less often
+    # than one time in 1,000.
+    random, truth = np.random.default_rng(11), np.array([1.0, *[0.0] * 9])
+    below, above = np.zeros(10), np.zeros(10)
+    for _ in range(300):
+        values = truth[:, None] + random.normal(0.0, 2.0, (10, 8)) + random.normal(0.0, 3.0, (1, 8))
+        found = leaderboard(judged(values.tolist())).gaps
+        for g in range(10):
+            gap = truth[g] - np.delete(truth, g).max()
+            below[g] += found[f"arm{g}"].low > gap
+            above[g] += found[f"arm{g}"].high < gap
+    print(f"missed below {below.tolist()}, above {above.tolist()} of 300")
+    assert max(below.max(), above.max()) <= 28

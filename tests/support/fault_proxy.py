@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, Self
 from urllib.parse import urlsplit
@@ -96,6 +98,8 @@ class FaultProxy:
     upstream: str
     plan: Plan = field(default_factory=Plan)
     meeting: Meeting | None = None
+    ahead_seconds: float = 0.0
+    """So much later than it is do answers say that it is: all that a client knows of the server's clock."""
     requests: list[str] = field(default_factory=list[str])
     struck: list[str] = field(default_factory=list[str])
 
@@ -179,6 +183,10 @@ class FaultProxy:
         self._thread.join()
 
 
+def _later(date: str, seconds: float) -> str:
+    return format_datetime(parsedate_to_datetime(date) + timedelta(seconds=seconds), usegmt=True)
+
+
 @dataclass(frozen=True)
 class Passing:
     """A request on its way."""
@@ -235,7 +243,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.send_response_only(status)
         for key, value in headers:
-            if key.lower() not in HOP_BY_HOP:
+            if key.lower() == "date":
+                self.send_header(key, _later(value, self.owner.ahead_seconds))
+            elif key.lower() not in HOP_BY_HOP:
                 self.send_header(key, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

@@ -1,9 +1,8 @@
 """Whatever is edited by hand in MLflow: `compare` and `judge status` say what they say with --fresh."""
 
 import shutil
-import sqlite3
 import tempfile
-from contextlib import closing
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from tests.support.official import MlflowClient
 from tipbench.clock import make_stamps
 from tipbench.judging.service import Judging
 from tipbench.tracking import Experiment, Run, Tracking
-from tipbench.tracking.search import OVERLAP_MS
 
 
 @pytest.fixture
@@ -68,11 +66,11 @@ def delete_cell(client: MlflowClient, cell: Run, _: Run) -> None:
     client.delete_run(cell.run_id)
 
 
-def forget_overlap(home: Path) -> None:
-    """As if everything so far had been written long before the last read: nothing is asked for again."""
-    for path in (home / "cache").glob("*.db"):
-        with closing(sqlite3.connect(path)) as database, database:
-            database.execute("UPDATE cursor SET ms = ms + ?", (OVERLAP_MS,))
+def make_old(client: MlflowClient, runs: Sequence[Run]) -> None:
+    """As if everything had been written an hour ago: no read asks for it again."""
+    for run in runs:
+        touched = run.metrics["touched"]
+        client.log_metric(run.run_id, "touched", touched - 3_600_000, timestamp=int(touched) + 1)
 
 
 EDITS = (
@@ -95,9 +93,9 @@ def test_after_every_edit_by_hand_compare_and_status_say_what_they_say_fresh(
     sitting = next(run for run in runs if run.tags["tipbench.kind"] == "sitting")
     cells = [run for run in runs if any(name.startswith("verdict:") for name in run.tags)]
     client = MlflowClient(tracking_uri=tracking.url)
+    make_old(client, runs)
     board = cli("compare", "--experiment", judged, "--json").json()
     for edit in EDITS:
-        forget_overlap(cli.home)
         edit(client, cells[EDITS.index(edit) % len(cells)], sitting)
         compared = cli("compare", "--experiment", judged, "--json").json()
         status = cli("judge", "status", "--experiment", judged, "--json").json()

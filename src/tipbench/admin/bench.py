@@ -4,8 +4,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from tipbench.admin.access import ExperimentName, PageSeeingViewer, PageViewer, SeeingViewer, Server, Viewer
@@ -24,9 +26,10 @@ from tipbench.bench.sittings import StoredSitting
 from tipbench.errors import ExperimentNotFound, TrackingRefused
 from tipbench.inert import make_inert
 from tipbench.jobs.records import NotThere
-from tipbench.ranking.compare import compare_bench, find_sides, report_foreign
+from tipbench.ranking.compare import find_sides, report_foreign
 from tipbench.ranking.records import BoardTier, By, Report
-from tipbench.records import Record, Rubric
+from tipbench.ranking.rows import Rows, format_lines, join_lines
+from tipbench.records import Record, Rubric, Values
 from tipbench.show.charts import draw_standings, make_heat
 from tipbench.show.numbers import conclude
 
@@ -131,8 +134,8 @@ class BenchView:
             for cell in cells
         ]
 
-    def detail(self, run_id: str) -> CellDetail:
-        """One cell with its texts and everything that was said.
+    def cell(self, run_id: str) -> StoredCell:
+        """The cell of that run.
 
         Raises:
             NotThere: the experiment has no such cell.
@@ -140,6 +143,15 @@ class BenchView:
         cell = next((cell for cell in self.evidence.cells if cell.run.run_id == run_id), None)
         if cell is None:
             raise NotThere(f"experiment {self.bench.name!r} has no cell {run_id!r}")
+        return cell
+
+    def detail(self, run_id: str) -> CellDetail:
+        """One cell with its texts and everything that was said.
+
+        Raises:
+            NotThere: the experiment has no such cell.
+        """
+        cell = self.cell(run_id)
         texts = self.bench.texts_of(cell)
         said = [
             given
@@ -177,6 +189,23 @@ class BenchView:
             raw=make_inert(texts.raw),
         )
 
+    def situation(self, cell: StoredCell) -> Values:
+        """What the cell's tips were written for; empty if its pack does not have it any more."""
+        scenarios = self.bench.pack_of(cell.facts.pack_hash).scenarios
+        found = [each.values for each in scenarios if each.hash == cell.facts.scenario_hash]
+        return found[0] if found else {}
+
+    def template(self, cell: StoredCell) -> str | None:
+        """The text of the cell's prompt, before the situation was put in."""
+        prompts = self.bench.pack_of(cell.facts.pack_hash).prompts
+        found = next((each.text for each in prompts if each.name == cell.facts.prompt), None)
+        return None if found is None else make_inert(found)
+
+    @property
+    def bad_flags(self) -> dict[str, bool]:
+        """Flag → the value of it that costs points."""
+        return {flag.name: flag.weight < 0 for flag in self.bench.pack.rubric.flags}
+
     def _reasons(self, sitting: StoredSitting) -> Mapping[tuple[str, int], str]:
         try:
             return self.bench.reasons_of(sitting)
@@ -190,7 +219,7 @@ def read_view(mlflow: MlflowConnection, name: str) -> BenchView:
     Raises:
         ExperimentNotFound: there is none.
     """
-    bench = mlflow.open().open(name)
+    bench = mlflow.read(name)
     return BenchView(bench, mlflow.experiment_link(bench.experiment))
 
 
@@ -319,13 +348,39 @@ def read_leaderboard(
     return answer_marked(request, answer)
 
 
-# Pages: experiments, one experiment's board, a cell, two arms side by side.
+MEDIA = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
+
+
+@router.get(
+    "/rows/{experiment:name}",
+    response_class=StreamingResponse,
+    responses={200: {"content": {media: {"schema": {"type": "string"}} for media in MEDIA.values()}}},
+)
+def stream_rows(
+    user: SeeingViewer,
+    parts: Server,
+    experiment: ExperimentName,
+    shape: Literal["csv", "jsonl"] = "csv",
+) -> Response:
+    """Every candidate with every verdict, a row each: what `tipbench export` writes, sent as it is read."""
+    bench = parts.mlflow.open().open(experiment)
+    bench.check_cells()
+    rows = Rows(bench)
+    _ = rows.columns  # What hinders is said before the first row.
+    name = quote(f"{experiment}.{shape}", safe="")
+    return StreamingResponse(
+        join_lines(format_lines(rows, shape)),
+        media_type=MEDIA[shape],
+        headers={"Content-Disposition": f"attachment; filename*=UTF-8''{name}"},
+    )
+
+
+# Pages: experiments, one experiment's board, a cell.
 
 
 pages = APIRouter(include_in_schema=False)
 
 PER_PAGE = 50
-MOST_SCENARIOS = 60
 
 
 @pages.get("/")
@@ -350,11 +405,11 @@ def show_experiments(
 
 
 class BoardQuery(Record):
-    """What the board ranks, by whose verdicts, and the arm whose cells are shown."""
+    """What the board ranks, by whose verdicts, and the line whose cells are shown."""
 
     by: By = "arm"
     tier: BoardTier = "lazy"
-    arm: Wanted = None
+    line: Wanted = None
 
 
 @pages.get("/e/{experiment:name}")
@@ -382,9 +437,8 @@ def show_experiment(
             link=view.link,
         )
     by, tier = asked.by, asked.tier
-    report = compare_bench(view.bench, by, tier, gate=parts.settings.gate)
-    best = report.standings[0].name if by == "arm" else ""
-    chosen = asked.arm if asked.arm is not None else _first_arm(view, best)
+    report = parts.mlflow.board(view.bench, by, tier)
+    chosen = asked.line if asked.line is not None else report.standings[0].name
     return render(
         request,
         "experiment.html",
@@ -396,11 +450,10 @@ def show_experiment(
         conclusion=conclude(report),
         standings=draw_standings(report),
         heat=make_heat(
-            compare_bench(view.bench, "arm", tier) if by != "arm" else report, find_sides(view.bench)
+            parts.mlflow.board(view.bench, "arm", tier) if by != "arm" else report, find_sides(view.bench)
         ),
-        arm=chosen,
-        arms=view.bench.arms,
-        cells=view.lines(view.cells({"arm": chosen})),
+        chosen=chosen,
+        cells=view.lines(view.cells({by: chosen})),
         link=view.link,
         auto_judge=parts.settings.judge_model,
         agent=parts.settings.judge_command is not None,
@@ -434,79 +487,19 @@ def _name_cell_scores(report: Report) -> list[str]:
     return list(dict.fromkeys(part for line in report.standings for part in line.cell_scores))
 
 
-def _first_arm(view: BenchView, best: str) -> str:
-    return best or view.evidence.cells[0].facts.arm
-
-
 @pages.get("/cell/{run}/{experiment:name}")
 def show_cell(
     request: Request, user: PageSeeingViewer, parts: Server, run: str, experiment: ExperimentName
 ) -> Response:
     """Candidates, who judged what, and the raw texts."""
-    detail = read_view(parts.mlflow, experiment).detail(run)
-    return render(request, "cell.html", user=user, name=experiment, detail=detail)
-
-
-@dataclass(frozen=True)
-class SideBySide:
-    """One scenario met by two arms."""
-
-    scenario: str
-    left: CellDetail
-    right: CellDetail
-
-
-class SideQuery(Record):
-    """Which two arms, and where; `different` leaves out scenarios on which they are level."""
-
-    left: str | None = Field(default=None, max_length=600)
-    right: str | None = Field(default=None, max_length=600)
-    different: bool = False
-    scenario: str | None = Field(default=None, max_length=300)
-
-
-@pages.get("/side/{experiment:name}")
-def show_side_by_side(
-    request: Request,
-    user: PageSeeingViewer,
-    parts: Server,
-    experiment: ExperimentName,
-    asked: Annotated[SideQuery, Query()],
-) -> Response:
-    """Two arms on the same scenario."""
     view = read_view(parts.mlflow, experiment)
-    arms = view.bench.arms
-    first = asked.left or (arms[0] if arms else "")
-    second = asked.right or next((arm for arm in arms if arm != first), first)
-    runs = {
-        side: {cell.facts.scenario: cell for cell in view.cells({"arm": arm})}
-        for side, arm in (("left", first), ("right", second))
-    }
-    both = [each for each in runs["left"] if each in runs["right"]]
-    lines = {
-        each: (view.lines([runs["left"][each]])[0], view.lines([runs["right"][each]])[0]) for each in both
-    }
-    shown = [
-        each for each in both if not asked.different or lines[each][0].composite != lines[each][1].composite
-    ]
-    chosen = asked.scenario if asked.scenario in shown else (shown[0] if shown else None)
-    pair = None
-    if chosen is not None:
-        pair = SideBySide(
-            chosen,
-            view.detail(runs["left"][chosen].run.run_id),
-            view.detail(runs["right"][chosen].run.run_id),
-        )
+    detail = view.detail(run)
     return render(
         request,
-        "side.html",
+        "cell.html",
         user=user,
         name=experiment,
-        arms=arms,
-        left=first,
-        right=second,
-        different=asked.different,
-        shown=shown[:MOST_SCENARIOS],
-        lines=lines,
-        pair=pair,
+        detail=detail,
+        scenario=view.situation(view.cell(run)),
+        bad_flags=view.bad_flags,
     )

@@ -5,12 +5,13 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from tipbench.bench.bench import Bench
 from tipbench.bench.foreign import read_foreign
 from tipbench.clock import Stamps
 from tipbench.engines import open_engines
 from tipbench.errors import EngineError, ExperimentNotFound, Problems, UsageError
 from tipbench.grid import prepare_grid, stand_in
-from tipbench.ranking.records import BoardTier, By
+from tipbench.ranking.records import BoardTier, By, Report
 from tipbench.records import Model
 from tipbench.settings import Settings
 from tipbench.tracking import Experiment, open_tracking
@@ -20,6 +21,8 @@ from tipbench.workbench import Workbench
 
 FOREIGN = "tip-bench-"
 """Experiments whose names begin so are shown whoever made them."""
+MOST_VIEWS = 2
+"""Experiments that are held in memory: 2,000 cells are some 50 MB."""
 
 
 class MlflowConnection:
@@ -31,6 +34,7 @@ class MlflowConnection:
         self._opening = threading.Lock()
         self._writing = threading.Lock()
         self._opened: Workbench | None = None
+        self._views: dict[str, tuple[str, Bench]] = {}
 
     def open(self) -> Workbench:
         """MLflow as it is reached now.
@@ -50,6 +54,7 @@ class MlflowConnection:
         with self._opening:
             # Not closed: another thread may be using it, and what is unused ends by itself.
             self._opened = None
+            self._views = {}
 
     def close(self) -> None:
         """Ends the connection."""
@@ -88,10 +93,32 @@ class MlflowConnection:
             return None
         return found
 
+    def read(self, name: str) -> Bench:
+        """The experiment as it is now; what was made of it before, while nothing in it has changed.
+
+        Raises:
+            ExperimentNotFound: there is none.
+        """
+        opened = self.open()
+        found = opened.tracking.find_experiment(name)
+        reading = opened.tracking.open_reading(found)
+        mark, bench = self._views.get(found.uid, ("", None))
+        if bench is None or mark != reading.mark or bench.lacks_packs or bench.experiment != found:
+            bench = opened.bench_of(found, reading)
+            # Read now, so under the mark of what it holds: others may read on between two looks at the cache.
+            _ = bench.evidence
+            others = [(uid, held) for uid, held in self._views.items() if uid != found.uid]
+            self._views = dict([*others[-MOST_VIEWS + 1 :], (found.uid, (reading.mark, bench))])
+        return bench.still()
+
+    def board(self, bench: Bench, by: By, tier: BoardTier) -> Report:
+        """What `tipbench compare` says of it."""
+        assert bench.reading is not None  # noqa: S101
+        return self.open().board_of(bench.experiment, bench.reading, by, tier, bench=bench)
+
     def leaderboard(self, name: str, by: By, tier: BoardTier) -> bytes:
         """What `tipbench compare --json` prints, byte by byte."""
-        opened = self.open()
-        report = opened.compare(opened.find(name), by, tier)
+        report = self.open().board(name, by, tier)
         return (report.model_dump_json(indent=1) + "\n").encode()
 
     def find_end(self, name: str) -> str | None:

@@ -31,7 +31,8 @@ class Parts:
     health: HealthWatch
     airflow: AirflowLauncher | None = None
     public_origin: str = ""
-    demo: bool = False
+    demo: str = ""
+    """What a demo shows; empty where it is none."""
     streams: Counter[str] = field(default_factory=Counter[str])
     """How many logs each user follows now."""
 
@@ -48,7 +49,7 @@ class Parts:
             self.airflow.airflow.close()
 
 
-def make_parts(settings: Settings, stamps: Stamps, *, public_origin: str = "", demo: bool = False) -> Parts:
+def make_parts(settings: Settings, stamps: Stamps, *, public_origin: str = "", demo: str = "") -> Parts:
     """The parts as the settings have them; MLflow is opened later."""
     jobs = open_jobs(settings, stamps, more_tables=TABLES + LOOKS_TABLE)
     accounts = Accounts(jobs.database, stamps)

@@ -7,7 +7,7 @@ from tipbench.bench.bench import Bench
 from tipbench.bench.champions import EXPERIMENT as CHAMPIONS
 from tipbench.errors import TipbenchError, TrackingUnavailable
 from tipbench.inert import make_inert
-from tipbench.judging.draw import count_sittings
+from tipbench.judging.draw import count_sittings, count_waiting_items
 from tipbench.records import Record
 from tipbench.tracking import Experiment
 
@@ -69,7 +69,7 @@ def describe_experiment(mlflow: MlflowConnection, experiment: Experiment) -> Exp
         judged=sum(not given.verdict.failed for given in evidence.lazy),
         pending=lazy,
         pending_auto=auto,
-        sittings_waiting=count_sittings(lazy),
+        sittings_waiting=count_sittings(count_waiting_items(evidence)),
         judging_closed=evidence.judging_closed,
         mlflow=link,
         damaged=len(evidence.damaged),

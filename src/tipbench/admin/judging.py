@@ -3,30 +3,24 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Path, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from pydantic import Field, StrictBool
 
 from tipbench.admin.access import (
     Admin,
     ExperimentName,
     Judge,
-    PageJudge,
     PageSeeingAdmin,
     PageSeeingViewer,
-    PageViewer,
     Server,
     Viewer,
 )
 from tipbench.admin.cache import answer_record
 from tipbench.admin.deps import Parts
-from tipbench.admin.experiments import list_page
 from tipbench.admin.failures import MARKED, REFUSALS
-from tipbench.admin.panel import FRAGMENT, address, go, render
+from tipbench.admin.panel import address, go, render
 from tipbench.admin.users import User
-from tipbench.bench.sittings import Answer, Decision
-from tipbench.errors import JudgedEnough, SheetError
-from tipbench.judging.request import SittingRequest
-from tipbench.judging.sheet import LiveSitting
+from tipbench.bench.sittings import Decision
+from tipbench.errors import JudgedEnough
 from tipbench.judging.status import JudgeStatus, SittingLine, Status, sitting_line
 from tipbench.judging.wire import (
     HandedItems,
@@ -35,7 +29,6 @@ from tipbench.judging.wire import (
     StoredView,
     Verdicts,
     echo_stored,
-    explain,
     hand_items,
     make_answers,
 )
@@ -168,146 +161,10 @@ def decide_sitting(parts: Parts, decision: Decision, experiment: str) -> Sitting
     return line
 
 
-# Pages: the judging desk, and the judges as instruments.
+# Pages: the judges as instruments. The desk is a file of its own.
 
 
 pages = APIRouter(include_in_schema=False)
-
-
-@pages.get("/judging")
-def show_waiting(request: Request, user: PageViewer, parts: Server) -> Response:
-    """What waits for a judge, by experiment; no arm is named."""
-    page = list_page(parts, user, contains="", limit=50, skip=0)
-    return render(request, "judging.html", user=user, page=page)
-
-
-@pages.get("/judge/{experiment:name}")
-def show_desk(
-    request: Request,
-    user: PageJudge,
-    parts: Server,
-    experiment: ExperimentName,
-    item: Annotated[str | None, Query(max_length=100)] = None,
-    blocks: Annotated[int | None, Query(ge=1, le=1_000)] = None,
-) -> Response:
-    """The item at hand of your open sitting, else a button that opens one; `blocks` makes it a short one."""
-    sitting = parts.sittings.find_mine(experiment=experiment, user=user)
-    if sitting is not None:
-        return _desk(request, user, sitting, item=item)
-    waiting = parts.mlflow.open().judging.status(experiment=experiment).sittings_waiting
-    said = "" if waiting else "Nothing waits for a judge."
-    return _begin(request, user, experiment, said, waiting=waiting, blocks=blocks)
-
-
-@pages.post("/judge/{experiment:name}")
-async def judge_item(
-    request: Request, user: PageJudge, parts: Server, experiment: ExperimentName
-) -> Response:
-    """Opens a sitting, or stores what was said of the item that was on the screen."""
-    form = await request.form()
-    said = {name: str(value) for name, value in form.items()}
-    return await run_in_threadpool(_store, request, user, parts, experiment, said)
-
-
-def _store(request: Request, user: User, parts: Parts, experiment: str, said: dict[str, str]) -> Response:
-    token = said.get("sitting", "")
-    if said.get("open"):
-        return _open(request, user, parts, experiment, blocks=said.get("blocks", ""))
-    if said.get("close"):
-        closed = parts.sittings.close(token, experiment=experiment, user=user)
-        parts.boards.forget(experiment)
-        return _closed(request, user, closed)
-    try:
-        sitting = parts.sittings.submit(
-            token, lambda found: _read_answers(said, found), experiment=experiment, user=user, keep_open=True
-        )
-    except _NotOpen as gone:
-        return _desk(request, user, gone.sitting, problem="This item is not open any more.")
-    except SheetError as error:
-        sitting = parts.sittings.look(token, experiment=experiment, user=user)
-        return _desk(request, user, sitting, item=said.get("item"), problem=explain(error))
-    if request.headers.get(FRAGMENT):
-        return _desk(request, user, sitting)
-    return go(address("/judge/", experiment))
-
-
-def _open(request: Request, user: User, parts: Parts, experiment: str, *, blocks: str) -> Response:
-    short = int(blocks) if blocks.isdecimal() and len(blocks) <= 3 else 0
-    try:
-        sitting = parts.sittings.open(
-            SittingRequest(user.name, sits="human", blocks=short or None), experiment=experiment
-        )
-    except JudgedEnough as enough:
-        return _begin(request, user, experiment, enough.message)
-    if sitting is None:
-        return _begin(
-            request, user, experiment, "Nothing is left: everything is judged, or with a judge right now."
-        )
-    return go(address("/judge/", experiment))
-
-
-class _NotOpen(Exception):
-    """The item that was on the screen takes no answer any more."""
-
-    def __init__(self, sitting: LiveSitting) -> None:
-        super().__init__()
-        self.sitting = sitting
-
-
-def _read_answers(said: dict[str, str], sitting: LiveSitting) -> dict[str, Answer]:
-    """What was said of the item that was on the screen.
-
-    Raises:
-        SheetError: something is missing.
-    """
-    item = next((each.id for each in sitting.section.items if each.id == said.get("item")), None)
-    if item is None or sitting.state != "open":
-        raise _NotOpen(sitting)
-    scores: dict[str, int] = {}
-    for scale in sitting.rubric.scales:
-        given = said.get(f"scale.{scale}", "")
-        if not given.isdecimal():
-            raise SheetError(f"{scale} has no score", hint="Score every scale.")
-        scores[scale] = int(given)
-    flags = {flag: f"flag.{flag}" in said for flag in sitting.rubric.flags}
-    return {item: Answer(scores=scores, flags=flags, reason=said.get("reason", "").strip()[:4_000])}
-
-
-def _desk(
-    request: Request, user: User, sitting: LiveSitting, *, item: str | None = None, problem: str = ""
-) -> Response:
-    items = sitting.section.items
-    chosen = next((each for each in items if each.id == item), None)
-    if chosen is None and sitting.waiting:
-        chosen = sitting.waiting[0]
-    at = items.index(chosen) if chosen is not None else len(items)
-    earlier = [each for each in items[:at] if each.id in sitting.answers]
-    scenarios = {each.label: each.values for each in sitting.section.scenarios}
-    return render(
-        request,
-        "judge.html",
-        user=user,
-        fragment="_judge.html",
-        status=422 if problem else 200,
-        sitting=sitting,
-        item=chosen,
-        scenario=scenarios[chosen.scenario] if chosen else {},
-        given=sitting.answers.get(chosen.id) if chosen else None,
-        earlier=earlier[-1].id if earlier else "",
-        done=len(sitting.answers),
-        total=len(items),
-        problem=problem,
-    )
-
-
-def _closed(request: Request, user: User, sitting: LiveSitting) -> Response:
-    return render(request, "judged.html", user=user, fragment="_judged.html", sitting=sitting)
-
-
-def _begin(
-    request: Request, user: User, name: str, said: str, *, waiting: int = 0, blocks: int | None = None
-) -> Response:
-    return render(request, "begin.html", user=user, name=name, said=said, waiting=waiting, blocks=blocks)
 
 
 @pages.get("/judges/{experiment:name}")

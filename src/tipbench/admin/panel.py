@@ -14,6 +14,8 @@ from tipbench.admin.access import parts_of, session_secret
 from tipbench.admin.failures import FailureAnswer
 from tipbench.admin.users import User
 from tipbench.inert import make_inert, make_inert_line
+from tipbench.show.numbers import show_chance
+from tipbench.show.rubric import render_markdown
 
 HERE = Path(__file__).parent
 FRAGMENT = "x-fragment"
@@ -57,8 +59,14 @@ templates = Jinja2Templates(HERE / "templates")
 templates.env.undefined = StrictUndefined
 templates.env.finalize = _finalize
 templates.env.trim_blocks = templates.env.lstrip_blocks = True
-templates.env.filters |= {"line": make_inert_line, "when": show_time, "svg": Markup, "broken": break_at_plus}
-templates.env.globals.update({"address": address, "show_span": show_span})  # pyright: ignore[reportArgumentType, reportCallIssue]
+templates.env.filters |= {
+    "line": make_inert_line,
+    "when": show_time,
+    "svg": Markup,
+    "broken": break_at_plus,
+    "markdown": render_markdown,
+}
+templates.env.globals.update({"address": address, "show_span": show_span, "show_chance": show_chance})  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def render(

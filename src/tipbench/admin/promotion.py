@@ -1,5 +1,6 @@
 """The API: gate, promote, roll back, champion, history."""
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Form, Query, Request, Response
@@ -28,7 +29,7 @@ from tipbench.errors import NoChampion, TipbenchError, TrackingUnavailable, Usag
 from tipbench.promotion.gate import GateQuestion
 from tipbench.promotion.history import PromotionLine, list_promotions
 from tipbench.promotion.promote import ChampionReport, Outcome, describe
-from tipbench.promotion.rules import GateReport
+from tipbench.promotion.rules import GatePreview, GateReport
 from tipbench.promotion.succession import read_in_force
 from tipbench.records import Record
 
@@ -172,9 +173,11 @@ pages = APIRouter(include_in_schema=False)
 class ActForm(Record):
     """What an admin wants: an answer of the gate, or a promotion by it, as the first one, or by force."""
 
-    wanted: Literal["ask", "gate", "initial", "force"]
+    wanted: Literal["ask", "gate", "initial", "force"] = "ask"
     arm: str = Field(default="", max_length=600)
     reason: str = Field(default="", max_length=2_000)
+    confirmed: bool = False
+    """To promote against the gate is a step of its own."""
 
 
 @pages.get("/promotions/{experiment:name}")
@@ -195,6 +198,9 @@ def act(
 ) -> Response:
     """Asks the gate, or promotes; refusals are shown with their reasons."""
     report: GateReport | None = None
+    if form.wanted == "force" and not form.confirmed:
+        problem = "Not promoted. Say that you promote against the gate: tick the box."
+        return _promotions_page(request, user, parts, experiment, Told(form, problem=problem))
     try:
         if form.wanted == "ask":
             report = ask(parts, user, experiment, GateRequest(challenger=form.arm or None))
@@ -207,8 +213,9 @@ def act(
     except TrackingUnavailable:
         raise
     except TipbenchError as error:
-        return _promotions_page(request, user, parts, experiment, problem=f"{error.message}. {error.hint}")
-    return _promotions_page(request, user, parts, experiment, report=report)
+        problem = f"{error.message}. {error.hint}"
+        return _promotions_page(request, user, parts, experiment, Told(form, problem=problem))
+    return _promotions_page(request, user, parts, experiment, Told(form, report))
 
 
 @pages.post("/rollback/{experiment:name}")
@@ -226,26 +233,41 @@ def roll_back_page(
     return go(address("/promotions/", experiment))
 
 
+@dataclass(frozen=True)
+class Told:
+    """What was asked for, and what came of it."""
+
+    form: ActForm
+    report: GateReport | None = None
+    problem: str = ""
+
+
 def _promotions_page(
     request: Request,
     user: User,
     parts: Parts,
     experiment: str,
-    *,
-    report: GateReport | None = None,
-    problem: str = "",
+    told: Told | None = None,
 ) -> Response:
+    """With what was typed, and what the gate said; without an answer, what it would say today."""
+    told = told or Told(ActForm())
     parts.sittings.check_holds_nothing(user)
     view = read_view(parts.mlflow, experiment)
     pack = view.bench.pack.name if view.evidence.cells else "tip"
+    preview = parts.mlflow.open().gate.preview(view.bench) if view.evidence.cells else GatePreview()
+    history = list_history(parts, pack).promotions
     return render(
         request,
         "promotions.html",
         user=user,
         name=experiment,
         pack=pack,
-        history=list_history(parts, pack).promotions,
-        arms=view.bench.arms,
-        report=report,
-        problem=problem,
+        history=history,
+        arms=[arm for arm in view.bench.arms if not history or arm != history[0].arm],
+        form=told.form,
+        asked=told.report is not None,
+        report=told.report or preview.report,
+        trouble=preview.trouble,
+        margin=parts.settings.gate.margin,
+        problem=told.problem,
     )

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from tipbench.admin.connection import MlflowConnection
 from tipbench.admin.users import User, note
-from tipbench.bench.blindness import HeldItems, OpenSittings, hides, judge_key, read_open_sittings
+from tipbench.bench.blindness import HeldItems, OpenSittings, hides, read_open_sittings
 from tipbench.bench.evidence import read_evidence
-from tipbench.bench.sittings import Answer
+from tipbench.bench.sittings import Answer, judge_key
 from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingUnavailable
 from tipbench.jobs.records import Database, Job, NotThere
 from tipbench.jobs.webhooks import WebhookQueue

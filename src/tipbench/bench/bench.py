@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -33,6 +34,7 @@ from tipbench.stats import JudgeNoise, Noise
 from tipbench.tracking import Tracking
 from tipbench.tracking.client import NoSuchText
 from tipbench.tracking.runs import Experiment, Run, Write, blank_write
+from tipbench.tracking.search import Reading
 
 TELLING_NAME = 4
 """Characters of a prompt's name that is masked: `v1` may be a word of a tip."""
@@ -57,10 +59,18 @@ class Bench:
     """Texts of cells that were read, by run: they never change either."""
     looks: Looks | None = None
     """What judges saw of arms, where that is known."""
+    reading: Reading | None = None
+    """Its runs, where they were found already."""
 
     def again(self, *, fresh: bool = False) -> "Bench":
         """The same experiment as it is now."""
-        return replace(self, fresh=fresh)
+        return replace(self, fresh=fresh, reading=None)
+
+    def still(self) -> "Bench":
+        """The same, found unchanged now: what was made of it stays, and leases run on."""
+        same = copy(self)
+        vars(same).pop("now_ms", None)
+        return same
 
     @cached_property
     def now_ms(self) -> int:
@@ -70,7 +80,7 @@ class Bench:
     @cached_property
     def runs(self) -> Sequence[Run]:
         _ = self.now_ms
-        return self.tracking.read_runs(self.experiment, fresh=self.fresh)
+        return (self.reading or self.tracking.open_reading(self.experiment, fresh=self.fresh)).runs
 
     @cached_property
     def evidence(self) -> Evidence:
@@ -153,6 +163,11 @@ class Bench:
             files = read_pack_files(self.runs, pack_hash, tracking=self.tracking)
             self.packs[pack_hash] = parse_pack(files)
         return self.packs[pack_hash]
+
+    @property
+    def lacks_packs(self) -> bool:
+        """Whether a pack could not be read: what was made without it may change when it is there again."""
+        return bool(self._unreadable_packs)
 
     def rubric_of(self, cell: StoredCell) -> Rubric:
         """The rubric that the cell was collected under."""

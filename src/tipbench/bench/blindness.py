@@ -1,14 +1,13 @@
 """Blindness belongs to the judge: who holds items now, over whatever door, and who saw arms before."""
 
 import sqlite3
-import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from tipbench.bench.cells import StoredCell, read_cells
-from tipbench.bench.sittings import read_sittings
+from tipbench.bench.sittings import judge_key, read_sittings
 from tipbench.errors import TipbenchError, TrackingUnavailable
 from tipbench.records import Record
 from tipbench.tracking import Experiment, Tracking
@@ -22,11 +21,6 @@ CREATE TABLE IF NOT EXISTS looks (
     last_ms INTEGER NOT NULL, what TEXT NOT NULL, PRIMARY KEY (judge, experiment)
 );
 """
-
-
-def judge_key(name: str) -> str:
-    """The same for every spelling of a judge's name: case, blanks around it, unicode form."""
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).strip().casefold())
 
 
 # Who holds items now.

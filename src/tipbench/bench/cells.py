@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter, ValidationError
 
@@ -31,6 +31,7 @@ from tipbench.records import (
     Record,
     Verdict,
     content_hash,
+    count_words,
 )
 from tipbench.tracking.runs import Run, Write, clean_text
 
@@ -42,6 +43,8 @@ RAW_FILE = "raw.txt"
 TEXTS_FILE = "texts.json"
 TEXTS_TAG = "tipbench.texts"
 SCORES_TAG = "tipbench.cell_scores"
+TIPS_TAG = "tipbench.tips"
+"""What can be counted of the texts without reading them; cells made before 2026-11-19 have none."""
 CELL_TAG = "tipbench.key"
 RETIRED_TAG = "tipbench.retired"
 TAG_ROOM = 7_000
@@ -57,6 +60,22 @@ class CellScores(Record):
 
     sitting: str
     values: dict[str, float]
+
+
+class TipFacts(Record):
+    """By slot: the number of words of its text, and a mark that equal texts share; None for a failed one."""
+
+    words: tuple[Annotated[int, Field(ge=0)] | None, ...]
+    marks: tuple[str | None, ...]
+
+    @classmethod
+    def of(cls, candidates: Sequence[Candidate]) -> Self:
+        return cls(
+            words=tuple(count_words(each.text) if each.answered else None for each in candidates),
+            marks=tuple(
+                content_hash(each.text.strip())[:8] if each.answered else None for each in candidates
+            ),
+        )
 
 
 class Retirement(Saying):
@@ -157,6 +176,7 @@ class StoredCell:
     )
     damaged: tuple[str, ...] = ()
     scores: CellScores | None = None
+    tips: TipFacts | None = None
 
     @property
     def words(self) -> Words[Retirement]:
@@ -193,6 +213,7 @@ def cell_write(
                 CELL_TAG: facts.key,
                 FACTS_TAG: facts.model_dump_json(),
                 TEXTS_TAG: content_hash(file),
+                TIPS_TAG: TipFacts.of(texts.candidates).model_dump_json(),
                 "rubric": facts.rubric,
                 "judge_kind": facts.judge_kind,
             },
@@ -262,13 +283,15 @@ def _read_cell(run: Run, pass_over: PassOver) -> StoredCell:
     if facts.key != run.tags.get(CELL_TAG):
         raise Damage(run, FACTS_TAG, f"it is not the cell of the tag {CELL_TAG!r}")
     scores, broken = _read_scores(run.tags)
+    tips, odd = _read_tips(run.tags, facts)
     return StoredCell(
         run=run,
         facts=facts,
         retired=_is_retired(run, pass_over),
         submissions=submissions,
-        damaged=damaged + broken,
+        damaged=damaged + broken + odd,
         scores=scores,
+        tips=tips,
     )
 
 
@@ -283,6 +306,19 @@ def _read_scores(tags: Mapping[str, str]) -> tuple[CellScores | None, tuple[str,
         return CellScores.model_validate_json(tags[SCORES_TAG]) if SCORES_TAG in tags else None, ()
     except ValidationError:
         return None, (SCORES_TAG,)
+
+
+def _read_tips(tags: Mapping[str, str], facts: CellFacts) -> tuple[TipFacts | None, tuple[str, ...]]:
+    """What the tag says if it is about these slots; the cell counts without it."""
+    if TIPS_TAG not in tags:
+        return None, ()
+    answered = [letter == ANSWERED for letter in facts.slots]
+    try:
+        tips = TipFacts.model_validate_json(tags[TIPS_TAG])
+    except ValidationError:
+        return None, (TIPS_TAG,)
+    known = all([each is not None for each in values] == answered for values in (tips.words, tips.marks))
+    return (tips, ()) if known else (None, (TIPS_TAG,))
 
 
 def pack_verdicts(sitting: str, n: int, verdicts: Sequence[Verdict]) -> dict[str, str]:

@@ -12,8 +12,8 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from tipbench.bench.damage import FACTS_TAG, KIND_TAG, Damage, find_readable, ignore, read_each, read_tag
-from tipbench.errors import TrackingError, TrackingRefused
-from tipbench.records import SCHEMA, ChampionArm, Record
+from tipbench.errors import TrackingError, TrackingRefused, TrackingUnavailable
+from tipbench.records import SCHEMA, ChampionArm, Record, content_hash
 from tipbench.tracking.registry import RegistryEntry
 from tipbench.tracking.runs import Experiment, Run, Write
 from tipbench.tracking.tracking import Tracking
@@ -154,6 +154,34 @@ def read_arm(tracking: Tracking, promotion: Promotion) -> ChampionArm:
             hint="Put the file back as it was; its hash is in the run's facts.",
         )
     return arm
+
+
+@dataclass(frozen=True)
+class Champion:
+    """The arm in force; none where there is none, or where `trouble` says why it cannot be read."""
+
+    arm: ChampionArm | None = None
+    trouble: str = ""
+
+    @property
+    def mark(self) -> str:
+        """Another one for every other arm or trouble."""
+        return content_hash([self.arm and self.arm.model_dump(mode="json"), self.trouble])
+
+
+def find_champion(tracking: Tracking, pack: str) -> Champion:
+    """Who is champion of a pack, as far as it can be read.
+
+    Raises:
+        TrackingUnavailable: MLflow is away.
+    """
+    try:
+        promotion = read_chain(tracking, pack).in_force
+        return Champion(None if promotion is None else read_arm(tracking, promotion))
+    except TrackingUnavailable:
+        raise
+    except TrackingError as error:
+        return Champion(trouble=error.message)
 
 
 def read_past_promotions(runs: Iterable[Run]) -> list[Promotion]:

@@ -28,6 +28,7 @@ STATES = {
     "plan": _DONE,
     "version": _DONE,
     "kept": _DONE,
+    "practice": _DONE,
     "champions": _DONE,
     "look": ("open", "prepared", "complete"),
     "sitting": ("preparing", "open", "accepted", "refused", "expired", "superseded"),

@@ -196,7 +196,7 @@ def _find_odd_tags(cells: Iterable[StoredCell], sittings: Iterable[StoredSitting
     """Verdicts that do not add up, and submissions that are none."""
     for cell in cells:
         for tag in () if cell.retired else cell.damaged:
-            yield Damage(cell.run, tag, "its verdicts are not what was stored")
+            yield Damage(cell.run, tag, "it is not what was stored")
     for sitting in sittings:
         for tag in sitting.run.tags:
             if tag.startswith("submission:") and not SUBMISSION_TAG.fullmatch(tag):

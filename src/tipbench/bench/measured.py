@@ -1,17 +1,17 @@
 """What is known before anybody judges: format and latency of the arms, and what the gate refuses anyway."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median, quantiles
 
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
-from tipbench.bench.champions import read_arm, read_chain
+from tipbench.bench.champions import Champion, find_champion
 from tipbench.bench.evidence import Evidence
 from tipbench.bench.plans import FrozenArm, FrozenTerms, GateRule, make_terms
-from tipbench.errors import TrackingError, TrackingUnavailable
 from tipbench.records import Pack
 from tipbench.settings import GateSettings
 from tipbench.stats.sittings import ENOUGH_ANCHORS
+from tipbench.tracking import Tracking
 
 ROUNDING = 1e-9
 LOADED = 1.5
@@ -141,17 +141,20 @@ def _first_failed(rules: Iterable[GateRule]) -> GateRule | None:
 def tell_arms(
     evidence: Evidence, *, champion: str, pack: Pack, terms: FrozenTerms | None = None
 ) -> list[str]:
-    """For people: every arm beside the champion, and what the gate refuses where `terms` are known."""
+    """For people: the champion and, where `terms` are known, what the gate refuses whatever is judged."""
     arms = {arm.arm: arm for arm in measure_arms(evidence.cells, pack)}
     own = arms.pop(champion, None)
     if own is None or not arms:
         return []
-    told = "; ".join(_tell_arm(arm, own, terms) for arm in arms.values())
-    lines = [f"the champion {champion} takes {_tell_measure(own)}; against it: {told}"]
-    loaded = [arm for arm in (own, *arms.values()) if arm.loaded_cells]
+    lines = [f"the champion {champion} takes {_tell_measure(own)}"]
+    refused = [
+        f"{arm.arm} ({rule}: {_tell_measure(arm)})" for arm, rule in _refused(arms.values(), own, terms)
+    ]
+    if refused:
+        lines.append(f"whatever the verdicts say, the gate refuses {'; '.join(refused)}")
+    loaded = sum(arm.loaded_cells for arm in (own, *arms.values()))
     if loaded:
-        where = ", ".join(f"{arm.arm} in {arm.loaded_cells} of {arm.cells} cells" for arm in loaded)
-        lines.append(f"the machine was loaded while these were timed: {where}")
+        lines.append(f"the machine was loaded while {loaded} of {len(evidence.cells)} cells were timed")
     if terms and terms.require == "both" and not evidence.auto:
         lines.append('gate.require = "both" asks for an automatic judge too, and none has judged yet')
     obstacle = terms and find_obstacle(evidence, champion=champion, pack=pack, terms=terms)
@@ -160,15 +163,17 @@ def tell_arms(
     return lines
 
 
-def tell_against_champion(bench: Bench, gate: GateSettings | None = None) -> list[str]:
+def tell_against_champion(
+    bench: Bench,
+    gate: GateSettings | None = None,
+    *,
+    find: Callable[[Tracking, str], Champion] = find_champion,
+) -> list[str]:
     """The same for the champion in force, if the experiment has its arm; what cannot be read is said."""
-    try:
-        promotion = read_chain(bench.tracking, bench.pack.name).in_force
-        arm = None if promotion is None else read_arm(bench.tracking, promotion)
-    except TrackingUnavailable:
-        raise
-    except TrackingError as error:
-        return [f"who is champion cannot be read: {error.message}"]
+    champion = find(bench.tracking, bench.pack.name)
+    if champion.trouble:
+        return [f"who is champion cannot be read: {champion.trouble}"]
+    arm = champion.arm
     if arm is None:
         return []
     name = arm.name_in(bench.evidence.cells, diversity_request=bench.pack.diversity_request)
@@ -176,10 +181,32 @@ def tell_against_champion(bench: Bench, gate: GateSettings | None = None) -> lis
     return tell_arms(bench.evidence, champion=name, pack=bench.pack, terms=terms)
 
 
-def _tell_arm(arm: FrozenArm, champion: FrozenArm, terms: FrozenTerms | None) -> str:
-    failed = [rule.name for rule in arm_rules(arm, champion, terms) if not rule.passed] if terms else []
-    refused = f" (the gate refuses it: {', '.join(failed)})" if failed else ""
-    return f"{arm.arm} {_tell_measure(arm)}{refused}"
+def tell_judge(evidence: Evidence, *, champion: str, pack: Pack, terms: FrozenTerms) -> list[str]:
+    """The same for whoever is handed items, and must not know which arms there are."""
+    arms = {arm.arm: arm for arm in measure_arms(evidence.cells, pack)}
+    own = arms.pop(champion, None)
+    refused = len(_refused(arms.values(), own, terms)) if own else 0
+    lines: list[str] = []
+    if refused:
+        lines.append(
+            f"whatever the verdicts say, the gate refuses {refused} of {len(arms)} challengers: "
+            "tipbench gate --plan names them and the rule"
+        )
+    if refused < len(arms):  # What stands in the way of all then names no arm.
+        obstacle = find_obstacle(evidence, champion=champion, pack=pack, terms=terms)
+        lines += (
+            [f"the gate will let nobody pass here: {obstacle.name}: {obstacle.detail}"] if obstacle else []
+        )
+    return lines
+
+
+def _refused(
+    arms: Iterable[FrozenArm], champion: FrozenArm, terms: FrozenTerms | None
+) -> list[tuple[FrozenArm, str]]:
+    if terms is None:
+        return []
+    failed = ((arm, _first_failed(arm_rules(arm, champion, terms))) for arm in arms)
+    return [(arm, rule.name) for arm, rule in failed if rule]
 
 
 def _tell_measure(arm: FrozenArm) -> str:

@@ -1,6 +1,7 @@
 """Sittings in MLflow: handed out, answered, closed. Blind key and answers are artifacts of the run."""
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -29,6 +30,9 @@ KEY_TAG = "tipbench.blind_key"
 """The hash of that file; sittings made before 2026-11-18 have none."""
 KEY_LEFT_OUT_TAG = "tipbench.key_left_out"
 """On a sitting that came out of a file without its key."""
+JUDGE_TAG = "tipbench.judge"
+"""Whose items they are, the same for every spelling: so a judge's sittings are found in one search.
+Those made before 2026-11-19 have none."""
 EXPIRES_TAG = "tipbench.expires_ms"
 DRIFT_TAG = "tipbench.drift"
 CLOSED_MS = "closed_ms"
@@ -184,7 +188,8 @@ class SeenArms(Record):
     @property
     def told(self) -> str:
         """In words, for one line; no arm is named."""
-        return f"unblinded: saw arms at {format_time(self.at_ms)} ({self.what})"
+        page = self.what.partition("{")[0].rstrip("/")
+        return f"unblinded: saw arms at {format_time(self.at_ms)}{f' ({page})' if page else ''}"
 
 
 @dataclass(frozen=True)
@@ -260,6 +265,16 @@ class StoredSitting:
         return self.state == "open" and not self.claimed_close and now_ms < self.expires_ms
 
 
+def judge_key(name: str) -> str:
+    """The same for every spelling of a judge's name: case, blanks around it, unicode form."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).strip().casefold())
+
+
+def judge_tag(name: str) -> dict[str, str]:
+    """Marks a sitting as this judge's: a hash, for a name may hold anything and a search may not."""
+    return {JUDGE_TAG: content_hash(judge_key(name))}
+
+
 def sitting_write(
     facts: SittingFacts, key: BlindKey, *, judged_by: str, write: Write, seen: SeenArms | None = None
 ) -> Write:
@@ -278,6 +293,7 @@ def sitting_write(
             "tags": {
                 "tipbench.facts": facts.model_dump_json(),
                 "tipbench.for": judged_by,
+                **judge_tag(judged_by),
                 KEY_TAG: content_hash(text),
                 **unblinded_tag(seen),
                 "tipbench.state": "open",

@@ -1,5 +1,6 @@
 """The command line: parse, call one phase, print. Commands are imported only when they are called."""
 
+import json
 import os
 import sys
 from importlib import import_module
@@ -7,7 +8,7 @@ from keyword import iskeyword
 
 import click
 
-from tipbench.errors import TipbenchError
+from tipbench.errors import TipbenchError, UsageError
 from tipbench.inert import make_inert
 
 GROUPS = {
@@ -17,7 +18,7 @@ GROUPS = {
         "judge": "Hand out what waits for a judge, take in verdicts; judges.",
         "compare": "The leaderboard: who wins, and how sure we are.",
         "import": "Bring in an exported file, or an experiment of the original.",
-        "export": "What an experiment holds, as a file: all of it, or pairs.",
+        "export": "What an experiment holds, as a file: rows, all of it, or pairs.",
     },
     "Decide": {
         "gate": "May a challenger replace the champion? Every rule has its say.",
@@ -38,6 +39,7 @@ GROUPS = {
     "Parts": {
         "models": "List models on every engine; fetch weights.",
         "pack": "Start or check a pack of your own.",
+        "schema": "The form of our files as JSON Schema, for editors.",
         "mlflow": "The managed MLflow server: start, stop, back up, restore, repair.",
         "doctor": "Check every part, and say what to do.",
     },
@@ -84,6 +86,8 @@ def main() -> None:
     try:
         code = group.main(standalone_mode=False)
     except TipbenchError as error:
+        if "--json" in sys.argv:
+            click.echo(_as_json(error))
         click.secho(f"error: {make_inert(error.message)}", err=True, fg="red")
         if error.hint:
             click.echo(f"→ {make_inert(error.hint)}", err=True)
@@ -97,3 +101,10 @@ def main() -> None:
         click.echo("stopped", err=True)
         code = 1
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _as_json(error: TipbenchError) -> str:
+    """For programs that read our JSON: the shape that the API has for what was refused."""
+    told = {"code": "usage" if error.exit_code == UsageError.exit_code else "failed"}
+    told |= {"message": make_inert(error.message), "hint": make_inert(error.hint)}
+    return json.dumps({"error": told})

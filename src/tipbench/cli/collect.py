@@ -263,9 +263,16 @@ def retire(
     show_default=True,
     help="What one verdict takes.",
 )
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
 @mlflow_options
 def show_design(
-    *, difference: float | None, like: str | None, verdicts: int | None, seconds: float, **flags: object
+    *,
+    difference: float | None,
+    like: str | None,
+    verdicts: int | None,
+    seconds: float,
+    as_json: bool,
+    **flags: object,
 ) -> None:
     """The smallest lead over a champion that the gate would see with 80 % probability.
 
@@ -273,31 +280,35 @@ def show_design(
     """
     from tipbench.grid import open_pack
     from tipbench.settings import read_settings
-    from tipbench.show.collect import JudgingWork, print_needed, print_seen
+    from tipbench.show.collect import JudgingWork, list_needed, list_seen, print_needed, print_seen
     from tipbench.show.console import make_console
 
-    settings = read_settings(flags)
+    settings, say = read_settings(flags), make_console(stderr=as_json)
     pack = open_pack(settings.pack)
     work = JudgingWork(
         arms=_count(settings.models) * _count(settings.prompts),
         n_tips=settings.n_tips,
         seconds=seconds,
-        like=None if like is None else _read_variance(settings, like),
+        like=None if like is None else _read_variance(settings, like, quiet=as_json),
         auto=_auto_judge(settings),
         budget=settings.gate.verdicts if verdicts is None else verdicts,
     )
-    if difference is None:
-        scenarios = _count_scenarios(settings.scenarios, {s.id: s.set for s in pack.scenarios})
-        print_seen(work, make_console(), scenarios=scenarios)
+    sets = {scenario.id: scenario.set for scenario in pack.scenarios}
+    scenarios = _count_scenarios(settings.scenarios, sets) if difference is None else 0
+    if as_json:
+        designs = list_seen(work, scenarios) if difference is None else list_needed(work, difference)
+        click.echo(json.dumps([design.model_dump() for design in designs], indent=1))
+    elif difference is None:
+        print_seen(work, say, scenarios=scenarios)
     else:
-        print_needed(work, make_console(), difference=difference, pack=pack)
+        print_needed(work, say, difference=difference, pack=pack)
 
 
-def _read_variance(settings: "Settings", name: str) -> "CellVariance":
+def _read_variance(settings: "Settings", name: str, *, quiet: bool) -> "CellVariance":
     from tipbench.ranking.compare import read_cell_variance
     from tipbench.show.console import make_console
 
-    with start_session(settings, say=make_console()) as session:
+    with start_session(settings, say=make_console(stderr=quiet)) as session:
         return read_cell_variance(session.workbench.open(name))
 
 

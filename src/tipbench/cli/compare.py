@@ -1,6 +1,7 @@
 """`tipbench compare`."""
 
 import gc
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from tipbench.cli.session import (
     experiment_option,
     mlflow_options,
     open_session,
-    write_whole,
+    write_page,
 )
 from tipbench.errors import UsageError
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="The whole report as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="The standings as CSV.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="The standings as Markdown.")
+@click.option("--github", is_flag=True, help="In GitHub Actions: the step's summary and outputs, too.")
 @click.option("--html", type=FilePath, help="Write the report with plots and candidates to this file, too.")
 @click.option("--fresh", is_flag=True, help="Read everything again, also what was edited by hand in MLflow.")
 @experiment_option
@@ -48,6 +50,7 @@ def command(
     as_json: bool,
     as_csv: bool,
     as_markdown: bool,
+    github: bool,
     html: Path | None,
     fresh: bool,
     **flags: object,
@@ -59,11 +62,19 @@ def command(
     # again takes a fifth of the time.
     gc.set_threshold(50_000)
     with open_session(flags, for_machines=as_json or as_csv or as_markdown) as session:
-        found = session.workbench.find(session.settings.experiment, fresh=fresh)
-        report = session.workbench.compare(found, by, tier)
-        if html is not None:
-            write_whole(html, _make_page(session, found, report))
+        workbench, name = session.workbench, session.settings.experiment
+        if html is None:
+            report = workbench.board(name, by, tier, fresh=fresh)
+        else:
+            found = workbench.find(name, fresh=fresh)
+            report = workbench.compare(found, by, tier)
+            write_page(session, _check_ours(found, report), report, html)
         _print(session, report, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown)
+        if github:
+            from tipbench.show.github import board_outputs, tell_runner
+            from tipbench.show.markdown import format_markdown
+
+            tell_runner(format_markdown(report), board_outputs(report), os.environ)
         if html is not None:
             session.say.print(
                 f"{html}: the report with plots, of {len(report.standings)} {report.by}s", markup=False
@@ -71,18 +82,15 @@ def command(
     ctx.exit(report.exit_code)
 
 
-def _make_page(session: Session, found: "Bench | ForeignExperiment", report: "Report") -> str:
+def _check_ours(found: "Bench | ForeignExperiment", report: "Report") -> "Bench":
     from tipbench.bench.bench import Bench
 
-    if not isinstance(found, Bench):
-        raise UsageError(
-            f"{report.experiment!r} was made by another program: there is no page of it",
-            hint=f"Import it first: tipbench import --experiment {shlex.quote(report.experiment)}",
-        )
-    from tipbench.ranking.compare import read_details
-    from tipbench.show.page import make_page
-
-    return make_page(report, read_details(found, report), session.workbench.gate.preview(found))
+    if isinstance(found, Bench):
+        return found
+    raise UsageError(
+        f"{report.experiment!r} was made by another program: there is no page of it",
+        hint=f"Import it first: tipbench import --experiment {shlex.quote(report.experiment)}",
+    )
 
 
 def _print(session: Session, report: "Report", *, as_json: bool, as_csv: bool, as_markdown: bool) -> None:

@@ -1,8 +1,11 @@
 """`tipbench gate`."""
 
+import os
+
 import click
 
 from tipbench.cli.session import experiment_option, mlflow_options, open_session
+from tipbench.errors import UsageError
 
 
 @click.command(name="gate")
@@ -12,6 +15,8 @@ from tipbench.cli.session import experiment_option, mlflow_options, open_session
     "--plan", "plan_only", is_flag=True, help="Fix how many verdicts and looks there are; look at nothing."
 )
 @click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="The answer as Markdown, for a pull request.")
+@click.option("--github", is_flag=True, help="In GitHub Actions: the step's summary and outputs, too.")
 @experiment_option
 @mlflow_options
 @click.pass_context
@@ -22,19 +27,29 @@ def command(
     against: str,
     plan_only: bool,
     as_json: bool,
+    as_markdown: bool,
+    github: bool,
     **flags: object,
 ) -> None:
     """May a challenger replace the champion? Exit code 0: promote, 3: do not, 4: not decided."""
     from tipbench.promotion.gate import GateQuestion
+    from tipbench.show.github import gate_outputs, tell_runner
+    from tipbench.show.markdown import format_gate
     from tipbench.show.terminal import print_gate
 
-    with open_session(flags, for_machines=as_json) as session:
+    if as_json and as_markdown:
+        raise UsageError("gate takes one of --json and --markdown")
+    with open_session(flags, for_machines=as_json or as_markdown) as session:
         session.workbench.judging.tidy(session.settings.experiment)
         asked = GateQuestion(session.settings.experiment, challenger, against)
         gate = session.workbench.gate
         report = gate.plan(asked) if plan_only else gate.ask(asked)
         if as_json:
             click.echo(report.model_dump_json(indent=1))
+        elif as_markdown:
+            click.echo(format_gate(report), nl=False)
         else:
             print_gate(report, session.say)
+        if github:
+            tell_runner(format_gate(report), gate_outputs(report), os.environ)
     ctx.exit(0 if plan_only and report.budget is not None else report.exit_code)

@@ -15,6 +15,7 @@ from tipbench.cli.session import (
     Function,
     Session,
     check_room,
+    complete_names,
     experiment_option,
     find_judge_name,
     find_user,
@@ -90,14 +91,25 @@ def bench_options(function: Function) -> Function:
     help="Whose verdicts choose among versions; the gate asks the lazy tier whatever this is.",
 )
 @click.option("--promote", is_flag=True, help="Make champion what the gate lets pass.")
-@click.option("--prompt", help="What to improve when there is no champion; with --model.")
-@click.option("--model", help="Whom to ask when there is no champion.")
+@click.option(
+    "--prompt",
+    help="What to improve when there is no champion; with --model.",
+    shell_complete=complete_names("prompts"),
+)
+@click.option(
+    "--model", help="Whom to ask when there is no champion.", shell_complete=complete_names("models")
+)
 @click.option(
     "--prompts",
+    shell_complete=complete_names("prompts"),
     metavar="PROMPT,PROMPT,…",
     help="Write nothing new: compare these prompts and promote the better one.",
 )
-@click.option("--models", help="With --prompts: comma-separated models, names or paths of .gguf files.")
+@click.option(
+    "--models",
+    help="With --prompts: comma-separated models, names or paths of .gguf files.",
+    shell_complete=complete_names("models"),
+)
 @click.option(
     "--scenarios",
     help="The set to train on, less its held-out [default: wide, else all]; with --prompts the set to ask.",

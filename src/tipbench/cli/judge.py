@@ -23,6 +23,7 @@ from tipbench.cli.session import (
     judge_with_bar,
     mlflow_options,
     open_session,
+    publish_verdicts,
     say_enough,
     start_session,
 )
@@ -205,7 +206,7 @@ def _export(given: Mapping[str, Any]) -> int:
             say_enough(session, enough)
             if as_json:
                 click.echo(json.dumps({"file": None, "sections": 0, "items": 0, "reason": enough.message}))
-            return 0
+            return enough.exit_code
         _print_export(session, path, handout, as_json=as_json)
     return 0
 
@@ -224,6 +225,8 @@ def _print_export(session: Session, path: Path, handout: "Handout | None", *, as
         say.print(f"  tipbench judge status --experiment {session.settings.experiment}", markup=False)
     else:
         say.print(f"{items} items in {sections} sections (one sitting each) in {path}", markup=False)
+        if sections > 1:
+            say.print("Judge them one after the other, each in one go, and apply after each.")
         say.print("Fill in the scores there, or answer in a file of its own, one JSON object a line. Then:")
         say.print(f"  tipbench judge --apply {path}", markup=False)
         say.print(f"  tipbench judge --apply ANSWERS.jsonl --sheet {path}", markup=False)
@@ -248,6 +251,8 @@ def _apply(given: Mapping[str, Any]) -> int:
             click.echo(json.dumps(_applied_as_json(taken, refused)))
         else:
             _print_apply(session, taken, refused)
+        if session.settings.publish_after_apply:
+            publish_verdicts(session, taken.experiment)
     return REFUSED if refused else 0
 
 
@@ -291,7 +296,7 @@ def _print_apply(session: Session, taken: "AppliedSheet", refused: "Mapping[str,
 def _say_next(session: Session, taken: "AppliedSheet") -> None:
     """What is left to do, in items: who knows how many candidates there are knows how many are checks.
 
-    Nobody is sent to the board who still has items to judge: it names the arms.
+    Nobody is sent to the board who still has items to judge, or may take some: it names the arms.
     """
     judges = {section.judged_by for section in taken.sections}
     left = sum(
@@ -299,13 +304,21 @@ def _say_next(session: Session, taken: "AppliedSheet") -> None:
         for section in taken.sections
         if section.outcome in {"open", "not begun"}
     )
+    if not left:
+        session.say.print("All sittings of this sheet are closed.")
     session.say.print("Next:")
+    name, status = shlex.quote(taken.experiment), taken.status
     if left:
         session.say.print(f"  answer the other {left} items of this sheet, then apply it again")
-    elif any(line.state == "open" and line.judged_by in judges for line in taken.status.sittings):
+    elif any(line.state == "open" and line.judged_by in judges for line in status.sittings):
         session.say.print("  judge the sitting that is still open: you have its items elsewhere")
+    elif status.sittings_waiting and status.ended is None:
+        from tipbench.show.sittings import tell_sittings
+
+        session.say.print(f"  about {tell_sittings(status.sittings_waiting)}; to judge on:", markup=False)
+        session.say.print(f"  tipbench judge --experiment {name} --export ANOTHER.json", markup=False)
     else:
-        session.say.print(f"  tipbench compare --experiment {shlex.quote(taken.experiment)}", markup=False)
+        session.say.print(f"  tipbench compare --experiment {name}", markup=False)
 
 
 def _judge_at_keyboard(given: Mapping[str, Any]) -> int:

@@ -15,6 +15,7 @@ from tipbench.cli.session import (
     home_option,
     mlflow_options,
     open_session,
+    publish_verdicts,
 )
 from tipbench.errors import Problems, TipbenchError, TrackingUnavailable, UsageError
 
@@ -57,8 +58,9 @@ def down(home: str | None) -> None:
 
 
 @command.command()
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
 @home_option
-def status(home: str | None) -> None:
+def status(*, home: str | None, as_json: bool) -> None:
     """Say whether the server runs, where its data is, and what still waits to be delivered."""
     from tipbench.settings import read_settings
     from tipbench.tracking.journal import count_waiting
@@ -66,7 +68,14 @@ def status(home: str | None) -> None:
 
     settings = read_settings({"home": home})
     managed = open_managed_folder(settings.home)
-    server = managed.find()
+    server, waiting = managed.find(), count_waiting(settings.home / "journal")
+    refused = sorted((settings.home / "journal").glob("*/refused/*.json"))
+    if as_json:
+        told: dict[str, object] = {"running": server is not None, "data": str(managed.folder)}
+        told |= {"url": server and server.url, "version": server and server.version}
+        told |= {"set": settings.mlflow_url, "waiting": waiting, "refused": [str(file) for file in refused]}
+        click.echo(json.dumps(told, indent=1))
+        return
     if server is None:
         click.echo("no managed server runs; start it with: tipbench mlflow up")
     else:
@@ -74,9 +83,8 @@ def status(home: str | None) -> None:
     click.echo(f"data: {managed.folder}")
     if settings.mlflow_url:
         click.echo(f"not used now: commands go to {settings.mlflow_url}, as set")
-    for name, count in count_waiting(settings.home / "journal").items():
+    for name, count in waiting.items():
         click.echo(f"{count} writes wait in the journal for {name}; the next command for it delivers them")
-    refused = sorted((settings.home / "journal").glob("*/refused/*.json"))
     if refused:
         click.echo(f"{len(refused)} writes were refused and set aside, the first: {refused[0]}")
 
@@ -284,13 +292,8 @@ def _print_changes(session: Session, changes: "tuple[Change, ...]") -> None:
 @mlflow_options
 def publish(**flags: object) -> None:
     """Copy the verdicts that count into MLflow's evaluation views, as assessments of traces."""
-    from tipbench.bench.views import publish_verdicts
-
     with open_session(flags) as session:
-        judging, name = session.workbench.judging, session.settings.experiment
-        with judging.locked(name) as bench:
-            traces, verdicts = publish_verdicts(bench.again(fresh=True))
-        session.say.print(f"{verdicts} verdicts on {traces} candidates are in MLflow's traces of {name!r}")
+        publish_verdicts(session, session.settings.experiment)
 
 
 @command.command()

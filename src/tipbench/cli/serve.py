@@ -1,5 +1,6 @@
 """`tipbench serve`: the panel and the API, their users and tokens."""
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -41,7 +42,7 @@ password_option = click.option(
 )
 @click.option("--expose", is_flag=True, help="Listen beyond this machine. Needs TLS in front.")
 @click.option(
-    "--demo", is_flag=True, help="A ready-made experiment to click through; nothing of yours is touched."
+    "--demo", is_flag=True, help="A recorded campaign to click through; nothing of yours is touched."
 )
 @click.option("--public-url", help="The address that people type, if a proxy stands in front.")
 @click.option(
@@ -117,9 +118,10 @@ def _run_workers(host: str, port: int, workers: int) -> None:
 def _say_demo(stack: ExitStack, settings: "Settings", say: Callable[..., None]) -> None:
     from tipbench.admin.demo import USER, open_demo
 
-    say("Demo: invented models, tips and verdicts, in a data folder of its own. Nothing of yours is touched.")
-    password = stack.enter_context(open_demo(settings, lambda line: say(f"· {line}", markup=False)))
-    say(f"Sign in as {USER} with the password {password}", markup=False)
+    say("Demo, in a data folder of its own. Nothing of yours is touched.")
+    demo = stack.enter_context(open_demo(settings, lambda line: say(f"· {line}", markup=False)))
+    say(f"It shows {demo.shows}.", markup=False)
+    say(f"Sign in as {USER} with the password {demo.password}", markup=False)
 
 
 def _hand_over(settings: "Settings", flags: dict[str, object]) -> None:
@@ -194,14 +196,19 @@ def set_password(*, name: str, password_stdin: bool, **flags: object) -> None:
 
 
 @users.command(name="list")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
 @home_option
-def list_users(**flags: object) -> None:
+def list_users(*, as_json: bool, **flags: object) -> None:
     """Everybody who may sign in."""
     from rich.table import Table
 
     from tipbench.show.console import make_console
 
     accounts, _ = _open_accounts(flags)
+    if as_json:
+        listed = [{"name": u.name, "role": u.role, "disabled": u.disabled} for u in accounts.list_users()]
+        click.echo(json.dumps(listed, indent=1))
+        return
     table = Table("user", "role", "")
     for user in accounts.list_users():
         table.add_row(user.name, user.role, "shut out" if user.disabled else "")

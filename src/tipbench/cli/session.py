@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -24,6 +24,7 @@ from tipbench.run_keys import RUN_KEYS
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tipbench.bench.bench import Bench
     from tipbench.clock import Stamps
     from tipbench.collect.run import Plan
     from tipbench.engines.protocol import Engine
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tipbench.judging.agent import AgentOutcome
     from tipbench.judging.auto.run import AutoOrder, AutoOutcome
     from tipbench.judging.request import SittingRequest
+    from tipbench.ranking.records import Report
     from tipbench.records import Model
     from tipbench.settings import Settings
     from tipbench.tracking import Delivery, Tracking
@@ -40,6 +42,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 FilePath = click.Path(dir_okay=False, path_type=Path)
 ROOM_BYTES = 100_000_000
 PORTABLE = ".tipbench"
+NAMED = ("experiment", "models", "prompts", "scenarios")
+"""Keys whose values a shell completes."""
 """How a file ends that holds a whole experiment."""
 
 
@@ -194,14 +198,35 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         TipbenchError: the disk is full, or the place cannot be written; what stood there is as it was.
     """
+    with open_whole(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def open_whole(path: Path) -> Generator[BinaryIO]:
+    """The same for what is written bit by bit: it is in its place when the block ends well."""
     from tipbench import files
 
     try:
-        files.write_whole(path, text)
+        with files.replace_whole(path) as file:
+            yield file
     except OSError as error:
         raise TipbenchError(
             f"{str(path)!r} cannot be written: {error.strerror}", hint="Choose another file."
         ) from error
+
+
+def write_page(session: Session, bench: "Bench", report: "Report", path: Path) -> None:
+    """The report with plots, candidates and what the gate says, as one HTML file.
+
+    Raises:
+        TipbenchError: the file cannot be written.
+    """
+    from tipbench.ranking.compare import read_details
+    from tipbench.show.page import make_page
+
+    gate = session.workbench.gate.preview(bench)
+    write_whole(path, make_page(report, read_details(bench, report), gate))
 
 
 def mlflow_options(function: Function) -> Function:
@@ -230,9 +255,79 @@ def run_option(name: str, **other: Any) -> Callable[[Function], Function]:
     spelling = f"--{name.replace('_', '-')}"
     usual = "" if key.default is None or key.type is bool else f" [default: {key.default}]"
     how: dict[str, Any] = {"help": f"{key.hint}{usual}"} | other
+    if name in NAMED:
+        how["shell_complete"] = complete_names(name)
     if key.type is bool:
         return click.option(f"{spelling}/--no-{spelling[2:]}", default=None, **how)
     return click.option(spelling, type=click.Choice(list(key.choices)) if key.choices else key.type, **how)
+
+
+def publish_verdicts(session: Session, experiment: str) -> None:
+    """Copies the verdicts that count into MLflow's evaluation views, and says so."""
+    from tipbench.bench import views
+
+    with session.workbench.judging.locked(experiment) as bench:
+        traces, verdicts = views.publish_verdicts(bench.again(fresh=True))
+    told = f"{verdicts} verdicts on {traces} candidates are in MLflow's traces of {experiment!r}"
+    session.say.print(told, markup=False)
+
+
+# What a shell is told while somebody types a name: nothing where that cannot be found out at once.
+
+
+def complete_names(what: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Completes a name, of a list with commas the last one."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        from tipbench.settings import read_settings
+
+        before, comma, last = incomplete.rpartition(",")
+        flags = {name: ctx.params.get(name) for name in ("home", "mlflow_url", "ollama_url", "pack")}
+        try:
+            names = _FIND_NAMES[what](read_settings(flags))
+        except TipbenchError:
+            return []
+        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+    return complete
+
+
+def _find_experiments(settings: "Settings") -> list[str]:
+    from tipbench.tracking.client import TimeLimits
+    from tipbench.tracking.tracking import open_tracking, peek_tracking
+
+    limits = TimeLimits(1.0, 3.0, 3.0, 3.0)
+    if peek_tracking(settings, limits=limits) is None:
+        return []
+    with open_tracking(settings, limits=limits) as tracking:
+        return sorted(each.name for each in tracking.list_experiments())
+
+
+def _find_models(settings: "Settings") -> list[str]:
+    from tipbench.engines import open_engines
+
+    with open_engines(settings.model_copy(update={"ollama_serve": False}), report=lambda _: None) as engines:
+        return sorted(model.name for model in engines.list_models(pass_over=lambda _: None))
+
+
+def _find_prompts(settings: "Settings") -> list[str]:
+    from tipbench.grid import open_pack
+
+    return [prompt.name for prompt in open_pack(settings.pack).prompts]
+
+
+def _find_sets(settings: "Settings") -> list[str]:
+    from tipbench.grid import open_pack
+
+    return [*dict.fromkeys(scenario.set for scenario in open_pack(settings.pack).scenarios), "all"]
+
+
+_FIND_NAMES: dict[str, Callable[["Settings"], list[str]]] = {
+    "experiment": _find_experiments,
+    "models": _find_models,
+    "prompts": _find_prompts,
+    "scenarios": _find_sets,
+}
 
 
 def content_options(function: Function) -> Function:
@@ -401,7 +496,7 @@ def judge_here(session: Session, request: "SittingRequest") -> int:
         sitting = judging.open_sitting(replace(request, sits="human"), experiment=name)
     except JudgedEnough as enough:
         say_enough(session, enough)
-        return 0
+        return enough.exit_code
     if sitting is None:
         session.say.print("Nothing is left to hand out: everything is judged, or with a judge right now.")
         session.say.print(f"  tipbench judge status --experiment {shlex.quote(name)}", markup=False)

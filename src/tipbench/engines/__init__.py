@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from tipbench.engines.llamacpp.engine import LlamaCppEngine, LlamaCppOptions
-from tipbench.engines.machine import MachineLock, count_cores, machine_lock_path
+from tipbench.engines.machine import MachineLock, machine_lock_path
 from tipbench.engines.ollama.api import NoServer, OllamaApi
 from tipbench.engines.ollama.engine import OllamaEngine, OllamaOptions, start_ollama_serve
 from tipbench.engines.ollama.residency import clear_left_behind, make_room
@@ -183,9 +183,7 @@ def open_engines(settings: Settings, *, wait: bool = True, report: Callable[[str
         settings.models_folder,
         lock=lock,
         digests=DigestCache(settings.home / "digests.json"),
-        options=LlamaCppOptions(
-            threads=settings.threads or count_cores(), context_tokens=settings.context_tokens
-        ),
+        options=LlamaCppOptions(threads=settings.threads, context_tokens=settings.context_tokens),
         make_room=lambda: make_room(api, evict=settings.foreign == "evict", report=report),
     )
     options = OllamaOptions(

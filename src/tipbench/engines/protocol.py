@@ -11,7 +11,10 @@ from tipbench.records import Chat, Generation, Model, Sampling, Schema, as_chat
 class LoadedModel(Protocol):
     """A model whose weights are in memory."""
 
-    load_seconds: float
+    @property
+    def load_seconds(self) -> float:
+        """What its last load took."""
+        ...
 
     def generate(self, prompt: str | Chat, *, sampling: Sampling, seed: int) -> Generation:
         """The model's answer to one user message, or to a chat through the model's own chat template.

@@ -15,6 +15,7 @@ import numpy as np
 
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
+from tipbench.bench.sittings import StoredSitting, judge_key, judge_tag, read_sittings
 from tipbench.errors import PackError, UsageError
 from tipbench.files import write_whole
 from tipbench.judging.draw import Member
@@ -25,11 +26,14 @@ from tipbench.pack.reading import ANCHORS, Reference, seal
 from tipbench.records import Anchor, Pack, Rubric, Scenario, Verdict, compute_flags, content_hash
 from tipbench.stats import energy_gaps
 from tipbench.stats.board import Floats, Ints
+from tipbench.tracking import Tracking
 
 ANCHORS_PER_SITTING = SittingRequest.checks
 REPEATS_PER_SITTING = 3
 REST_SITTINGS = 3
-"""An anchor shown to a judge rests for so many sittings: not repeated within four."""
+"""An anchor shown to a judge rests for so many sittings, of whatever experiment: not repeated within four."""
+LOOKED_AT = 12
+"""So many of a judge's last sittings are looked at for those: others may hide the anchors of another pack."""
 TRIES = 100
 ROOM = 1 / 6
 """Of what can be judged: two points of the twelve that three scales from 1 to 5 have."""
@@ -43,8 +47,8 @@ AGREE_WITHIN = 1.0
 """From the lowest to the highest composite: one step of one scale."""
 
 
-# On the sitting's own scenarios, none that this judge saw lately; strong enough to measure a judge by, and of
-# those that are, the ones that look most like what they are hidden among.
+# On the sitting's own scenarios, rested for this judge; strong enough to measure a judge by, and of what is
+# strong enough the ones that look most like what they are hidden among.
 
 
 class Shown(Protocol):
@@ -69,29 +73,72 @@ class Surroundings:
     levels: Sequence[float] = ()
 
 
+def find_shown(
+    bench: Bench, judged_by: str, anchors: Iterable[Anchor], *, elsewhere: Iterable[StoredSitting]
+) -> list[set[str]]:
+    """The anchors that this judge met lately, a set for each sitting, the latest last.
+
+    An anchor is known by its text: another version of the pack may call it otherwise. `elsewhere` are
+    sittings of this judge in other experiments. What cannot be read is passed over: whoever reads its
+    experiment names it.
+    """
+    known: dict[str, set[str]] = {}
+    for anchor in anchors:
+        shown = content_hash(blind_text(anchor.text, bench.hidden_names))
+        known.setdefault(shown, set()).add(anchor.id)
+    judge = judge_key(judged_by)
+    mine = {
+        sitting.run.run_id: sitting
+        for sitting in (*bench.evidence.sittings, *elsewhere)
+        if sitting.facts.tier == "lazy" and judge_key(sitting.meant_for) == judge
+    }
+    latest = sorted(mine.values(), key=lambda s: (s.run.start_time, s.facts.token), reverse=True)
+    # By token: what was imported from a file here is the same sitting once more, perhaps without its key.
+    found: dict[str, set[str]] = {}
+    for sitting in latest[:LOOKED_AT]:
+        if len(found) == REST_SITTINGS:
+            break
+        keys = bench.keys_of([sitting]).values() if sitting.facts.anchors else ()
+        hashes = {item.text_hash for key in keys for item in key.items if item.anchor}
+        if met := set[str]().union(*(known[each] for each in hashes & known.keys())):
+            found[sitting.facts.token] = met
+    return list(found.values())[::-1]
+
+
+def read_elsewhere(judged_by: str, tracking: Tracking) -> list[StoredSitting]:
+    """The last sittings of this judge in all experiments: two requests, however many there are."""
+    experiments = [each.id for each in tracking.list_experiments()]
+    if not experiments:
+        return []
+    ((tag, value),) = judge_tag(judged_by).items()
+    where = f"tags.`{tag}` = '{value}'"
+    return read_sittings(tracking.search_newest_runs(experiments, where, most=LOOKED_AT))
+
+
 def choose_anchors(
     pool: Sequence[Anchor],
     around: Surroundings,
     *,
-    seen: Set[str],
+    shown: Sequence[Set[str]] = (),
     rng: Random,
     count: int = ANCHORS_PER_SITTING,
 ) -> list[Anchor]:
-    """Up to so many anchors; fewer rather than one that this judge saw lately.
+    """Up to so many anchors, rested ones first; where too few are left, those that rested longest.
 
-    Scenarios get anchors in proportion to their items, so that a scenario does not tell an anchor. None has
-    the text of an item beside it.
+    `shown` are the anchors of this judge's last sittings, the latest last. Scenarios get anchors in
+    proportion to their items, so that a scenario does not tell an anchor. None has the text of an item
+    beside it.
     """
-    shown = {(item.scenario, _plain(item.text)) for item in around.items}
+    there = {(item.scenario, _plain(item.text)) for item in around.items}
     items = Counter(item.scenario for item in around.items)
     free = [
         anchor
         for anchor in pool
-        if anchor.id not in seen
-        and anchor.scenario in items
-        and (anchor.scenario, _plain(anchor.text)) not in shown
+        if anchor.scenario in items and (anchor.scenario, _plain(anchor.text)) not in there
     ]
-    draws = [_draw(free, items, rng, count=count) for _ in range(TRIES)]
+    last = {anchor: place for place, met in enumerate(shown[-REST_SITTINGS:], start=1) for anchor in met}
+    order = [last.get(anchor.id, 0) for anchor in free]
+    draws = [_draw(free, order, items, rng, count=count) for _ in range(TRIES)]
     if not draws[0]:
         return []
     choices = np.array(draws)
@@ -100,19 +147,21 @@ def choose_anchors(
     return [free[place] for place in draws[best]]
 
 
-def _draw(free: Sequence[Anchor], items: Counter[str], rng: Random, *, count: int) -> list[int]:
-    """Places in `free`."""
-    left: dict[str, list[int]] = {}
+def _draw(
+    free: Sequence[Anchor], order: Sequence[int], items: Counter[str], rng: Random, *, count: int
+) -> list[int]:
+    """Places in `free`; all that are earlier in the order before any that is later."""
+    left: dict[int, dict[str, list[int]]] = {}
     for place in rng.sample(range(len(free)), len(free)):
-        left.setdefault(free[place].scenario, []).append(place)
+        left.setdefault(order[place], {}).setdefault(free[place].scenario, []).append(place)
     used: Counter[str] = Counter()
     chosen: list[int] = []
-    while len(chosen) < count and any(left.values()):
-        open_scenarios = [scenario for scenario, places in left.items() if places]
-        # The scenario that is furthest behind its share comes next.
-        scenario = min(open_scenarios, key=lambda s: ((used[s] + 0.5) / items[s], rng.random()))
-        chosen.append(left[scenario].pop())
-        used[scenario] += 1
+    for _, by_scenario in sorted(left.items()):
+        while len(chosen) < count and (open_scenarios := [s for s, places in by_scenario.items() if places]):
+            # The scenario that is furthest behind its share comes next.
+            scenario = min(open_scenarios, key=lambda s: ((used[s] + 0.5) / items[s], rng.random()))
+            chosen.append(by_scenario[scenario].pop())
+            used[scenario] += 1
     return chosen
 
 
@@ -187,7 +236,7 @@ def find_repeats(bench: Bench, judged_by: str) -> list[Repeat]:
     Whatever the verdict was: those that were chosen for being high would all seem to fall.
     """
     evidence = bench.evidence
-    mine = [sitting for sitting in evidence.sittings if sitting.meant_for == judged_by]
+    mine = [sitting for sitting in evidence.sittings if judge_key(sitting.meant_for) == judge_key(judged_by)]
     keys = bench.keys_of(mine[-REST_SITTINGS:]).values()
     lately = {(item.cell, item.slot) for key in keys for item in key.items if item.cell}
     ever = {g.place for g in (*evidence.lazy, *evidence.doubles) if g.sitting.judged_by == judged_by}
@@ -205,7 +254,7 @@ def choose_repeats(
     *,
     text_of: Callable[[Member], str],
     rng: Random,
-    count: int,
+    count: int = REPEATS_PER_SITTING,
 ) -> list[Repeat]:
     """At most so many, on the scenarios of these items and none with the text of one of them.
 

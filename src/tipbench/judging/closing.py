@@ -27,6 +27,7 @@ from tipbench.bench.sittings import (
     Submission,
     close_hash,
     closed_file,
+    judge_tag,
     sitting_write,
     submission_write,
     unblinded_tag,
@@ -552,7 +553,9 @@ def _sitting_of(each: _Filled, bench: Bench) -> StoredSitting:
 
 def _claim_sitting(sitting: StoredSitting, judged_by: str, bench: Bench) -> StoredSitting:
     """The sitting with its judge, who is the first of all who try."""
-    owner = sitting.judged_by or bench.tracking.claim(sitting.run.run_id, "judged_by", judged_by)
+    owner = sitting.judged_by or bench.tracking.claim(
+        sitting.run.run_id, "judged_by", judged_by, tags=judge_tag(judged_by)
+    )
     return replace(sitting, judged_by=owner)
 
 

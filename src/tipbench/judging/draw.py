@@ -44,6 +44,12 @@ class Member:
         """Whether a judge gets to see it; a failed one counts without being shown."""
         return self.cell.facts.slots[self.slot] == ANSWERED
 
+    @property
+    def text_mark(self) -> Hashable:
+        """The same for texts of one scenario that a judge sees as one item, as far as the cells say so."""
+        tips, scenario = self.cell.tips, self.cell.facts.scenario_hash
+        return (scenario, tips.marks[self.slot]) if tips else (self.cell.run.run_id, self.slot)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -192,26 +198,6 @@ def _slots_in(keys: Iterable[BlindKey]) -> dict[str, set[int]]:
     return found
 
 
-def tell_late_arms(sections: Sequence[Sequence[Block]], cells: Sequence[StoredCell]) -> list[str]:
-    """What people should know of blocks without all arms of their scenario: some came after the others."""
-    arms: dict[str, set[str]] = {}
-    for cell in cells:
-        arms.setdefault(cell.facts.scenario_hash, set()).add(cell.facts.arm)
-    alone: set[str] = set()
-    again = False
-    for block in (block for section in sections for block in section):
-        there = {member.cell.facts.arm for member in block.members}
-        again |= any(member.again for member in block.members)
-        if there != arms[block.scenario] and not any(member.again for member in block.members):
-            alone |= there
-    remarks: list[str] = []
-    if again:
-        remarks.append("tips that were judged before are shown again: late arms are judged beside them")
-    if alone:
-        remarks.append(f"not judged together with all arms of their scenarios: {', '.join(sorted(alone))}")
-    return remarks
-
-
 # Blocks of free slots.
 
 
@@ -284,9 +270,10 @@ def accompany(
 def split_sections(blocks: Sequence[Block], *, room: int = SECTION_ITEMS) -> list[list[Block]]:
     """Whole blocks, at most `room` items a section but at least one block; none without an item.
 
-    As even as whole blocks allow: a small last section would hold more checks than candidates.
+    As even as whole blocks allow: a small last section would hold more checks than candidates. Equal texts
+    are one item.
     """
-    items = sum(len(block.items) for block in blocks)
+    items = count_items(blocks)
     for sections in count(count_sittings(items, room=room)) if items else ():
         found = _split_evenly(blocks, sections)
         if all(_fits(section, room) for section in found):
@@ -294,8 +281,26 @@ def split_sections(blocks: Sequence[Block], *, room: int = SECTION_ITEMS) -> lis
     return []
 
 
+def count_items(blocks: Iterable[Block]) -> int:
+    """How many items a judge sees who gets all of these."""
+    return len({member.text_mark for block in blocks for member in block.items})
+
+
+def count_waiting_items(evidence: Evidence) -> int:
+    """How many items a judge would see of all that waits for a lazy one."""
+    slots = evidence.waiting_slots()
+    return len(
+        {
+            Member(cell, slot).text_mark
+            for cell in evidence.cells
+            if cell.facts.judge_kind in LAZY_KINDS
+            for slot in slots.get(cell.run.run_id, ())
+        }
+    )
+
+
 def count_sittings(items: int, *, room: int = SECTION_ITEMS) -> int:
-    """How many sittings so many candidates make, at least."""
+    """How many sittings so many items make, at least."""
     return ceil(items / room)
 
 
@@ -314,8 +319,7 @@ def _split_evenly(blocks: Sequence[Block], sections: int) -> list[list[Block]]:
 
 
 def _fits(section: Sequence[Block], room: int) -> bool:
-    shown = [len(block.items) for block in section if block.items]
-    return sum(shown) <= room or len(shown) == 1
+    return count_items(section) <= room or sum(bool(block.items) for block in section) == 1
 
 
 def _free_slots(cells: Sequence[StoredCell], taken: Slots, rng: Random) -> dict[str, list[list[Member]]]:

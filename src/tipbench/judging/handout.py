@@ -1,15 +1,17 @@
 """Hand-out: what was drawn is made into blind sittings among anchors, and leased before anybody sees it."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
 from tipbench.bench.bench import Bench
+from tipbench.bench.blindness import judge_key
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import check_contents
-from tipbench.bench.measured import tell_arms
+from tipbench.bench.measured import tell_judge
+from tipbench.bench.practice import read_practised, text_key
 from tipbench.bench.sittings import (
     LEASE_MS,
     LIVE_LEASE_MS,
@@ -21,17 +23,18 @@ from tipbench.bench.sittings import (
     sitting_write,
 )
 from tipbench.clock import Stamps
-from tipbench.errors import TrackingUnavailable, UsageError
+from tipbench.errors import TooOftenRefused, TrackingUnavailable, UsageError
 from tipbench.judging.anchors import (
-    REST_SITTINGS,
     Repeat,
     Surroundings,
     choose_anchors,
     choose_repeats,
     find_repeats,
+    find_shown,
+    read_elsewhere,
     share_checks,
 )
-from tipbench.judging.draw import Block, Member, draw_sections, tell_late_arms
+from tipbench.judging.draw import Block, Member, draw_sections
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.sheet import (
     Appearance,
@@ -54,6 +57,8 @@ from tipbench.records import LAZY_KINDS, Anchor, Candidate, Rubric, Scenario, co
 from tipbench.stats.sittings import ENOUGH_ANCHORS
 
 SECTION_FILE = "section.json"
+MOST_REFUSED = 3
+"""Sittings of one judge in a row."""
 """What a live judge sees is kept with the sitting, so that it can be taken up after a crash."""
 
 
@@ -156,62 +161,79 @@ class _Shown:
 
 
 def build_sitting(
-    blocks: Sequence[Block], *, material: SittingMaterial, seen: Set[str], order_seed: int
+    blocks: Sequence[Block],
+    *,
+    material: SittingMaterial,
+    shown: Sequence[Set[str]] = (),
+    labels: Mapping[str, str] | None = None,
+    order_seed: int,
 ) -> Sitting:
-    """A blind sitting over these blocks; `seen` are the anchors this judge met lately."""
+    """A blind sitting over these blocks; `shown` are the anchors of this judge's last sittings, latest last.
+
+    `labels` are those of the sheet that it stands in: a scenario is called the same in all its sections.
+    """
     rng = Random(order_seed)
-    shown = [
-        _show_member(member, index, material) for index, block in enumerate(blocks) for member in block.items
-    ]
-    repeats = _choose_repeats(shown, material, rng)
-    # Equal texts are one item.
-    count, _ = share_checks(material.checks, items=len(group_alike(shown)), repeats=len(repeats))
-    shown += [_show_repeat(repeat, material) for repeat in repeats]
-    alone = tuple(alike[0] for alike in group_alike(shown))
-    around = Surroundings(alone, material.scenarios, material.rubric, material.levels)
-    anchors = choose_anchors(material.anchors, around, seen=seen, rng=rng, count=count)
-    shown += [_show_anchor(anchor, material) for anchor in anchors]
-    # Grouped before they are shuffled: a text that is there often must not come early.
-    groups = group_alike(shown)
+    members = [_show_member(m, index, material) for index, block in enumerate(blocks) for m in block.items]
+    # Equal texts are one item. Grouped before they are shuffled: what is there often must not come early.
+    groups = group_alike(members)
+    repeats, count = _choose_repeats(groups, material, rng)
+    groups += [[_show_repeat(repeat, material)] for repeat in repeats]
+    around = Surroundings(
+        [alike[0] for alike in groups], material.scenarios, material.rubric, material.levels
+    )
+    anchors = choose_anchors(material.anchors, around, shown=shown, rng=rng, count=count)
+    groups += group_alike(_show_anchor(anchor, material) for anchor in anchors)
     rng.shuffle(groups)
-    labels = _label_scenarios(shown, material, rng)
+    there = {alike[0].scenario for alike in groups}
+    labels = labels or _label_scenarios(there, rng)
     ids = make_ids(len(groups), rng)
     items = tuple(
         SheetItem(
             id=item_id,
-            scenario=labels[alike[0].scenario].label,
+            scenario=labels[alike[0].scenario],
             text=alike[0].text,
             flags=dict(alike[0].flags),
             scores={scale.name: None for scale in material.rubric.scales},
         )
         for item_id, alike in zip(ids, groups, strict=True)
     )
-    stand_for = tuple(
-        each.stands_for.model_copy(update={"id": item.id, "text_hash": content_hash(item.text)})
-        for item, alike in zip(items, groups, strict=True)
-        for each in alike
-    )
     return Sitting(
         token=make_id(rng, length=12),
         order_seed=order_seed,
-        scenarios=tuple(labels.values()),
+        scenarios=tuple(
+            SheetScenario(label=label, values=material.scenarios[scenario].values)
+            for scenario, label in labels.items()
+            if scenario in there
+        ),
         items=items,
-        key=BlindKey(items=stand_for, failed=_failed(blocks)),
+        key=BlindKey(items=_stand_for(items, groups), failed=_failed(blocks)),
         blocks=len(blocks),
         anchors=tuple(anchor.id for anchor in anchors),
         repeats=tuple(repeat.place for repeat in repeats),
     )
 
 
-def _choose_repeats(shown: Sequence[_Shown], material: SittingMaterial, rng: Random) -> list[Repeat]:
-    _, most = share_checks(material.checks, items=len(group_alike(shown)), repeats=len(material.repeats))
-    return choose_repeats(
+def _stand_for(items: Sequence[SheetItem], groups: Sequence[Sequence[_Shown]]) -> tuple[KeyItem, ...]:
+    """What each item stands for: everything that looks like it."""
+    return tuple(
+        each.stands_for.model_copy(update={"id": item.id, "text_hash": content_hash(item.text)})
+        for item, alike in zip(items, groups, strict=True)
+        for each in alike
+    )
+
+
+def _choose_repeats(
+    groups: Sequence[Sequence[_Shown]], material: SittingMaterial, rng: Random
+) -> tuple[list[Repeat], int]:
+    """The repeats that are hidden among these items, and how many anchors are to stand beside them."""
+    found = choose_repeats(
         material.repeats,
-        shown,
+        [alike[0] for alike in groups],
         text_of=lambda member: blind_text(material.candidate_of(member).text, material.hidden_names),
         rng=rng,
-        count=most,
     )
+    anchors, repeats = share_checks(material.checks, items=len(groups), repeats=len(found))
+    return found[:repeats], anchors
 
 
 def _show_repeat(repeat: Repeat, material: SittingMaterial) -> _Shown:
@@ -232,15 +254,11 @@ def _show_anchor(anchor: Anchor, material: SittingMaterial) -> _Shown:
     return _Shown(anchor.scenario, text, compute_flags(anchor.text, material.rubric), key)
 
 
-def _label_scenarios(
-    shown: Sequence[_Shown], material: SittingMaterial, rng: Random
-) -> dict[str, SheetScenario]:
-    hashes = sorted({item.scenario for item in shown})
+def _label_scenarios(scenarios: Iterable[str], rng: Random) -> dict[str, str]:
+    """The hash of each scenario's content → its label, in the order of the labels."""
+    hashes = sorted(set(scenarios))
     rng.shuffle(hashes)
-    return {
-        scenario: SheetScenario(label=f"S{place}", values=material.scenarios[scenario].values)
-        for place, scenario in enumerate(hashes, start=1)
-    }
+    return {scenario: f"S{place}" for place, scenario in enumerate(hashes, start=1)}
 
 
 def _failed(blocks: Sequence[Block]) -> tuple[FailedMember, ...]:
@@ -256,25 +274,27 @@ def make_sittings(
     sections: Sequence[Sequence[Block]],
     *,
     material: SittingMaterial,
-    bench: Bench,
-    judged_by: str,
+    shown: Sequence[Set[str]],
     seeds: Callable[[], int],
 ) -> list[Sitting]:
-    """Blind sittings over the sections, anchors rested as the rule says."""
-    mine = [sitting for sitting in bench.evidence.sittings if sitting.meant_for == judged_by]
-    recent = [
-        tuple(item.anchor for item in key.items if item.anchor)
-        for key in bench.keys_of(mine[-REST_SITTINGS:]).values()
-    ]
+    """Blind sittings over the sections; `shown` are the anchors of this judge's last ones, latest last."""
+    recent = list(shown)
+    blocks = (block for section in sections for block in section if block.items)
+    labels = _label_scenarios((block.scenario for block in blocks), Random(seeds()))
     sittings: list[Sitting] = []
     for section in sections:
-        seen = {anchor for anchors in recent[-REST_SITTINGS:] for anchor in anchors}
-        sitting = build_sitting(section, material=material, seen=seen, order_seed=seeds())
-        recent.append(sitting.anchors)
+        sitting = build_sitting(section, material=material, shown=recent, labels=labels, order_seed=seeds())
+        recent.append(set(sitting.anchors))
         unused = (repeat for repeat in material.repeats if repeat.place not in sitting.repeats)
         material = replace(material, repeats=tuple(unused))
         sittings.append(sitting)
     return sittings
+
+
+def _leave_out_practised(anchors: Sequence[Anchor], judged_by: str, bench: Bench) -> tuple[Anchor, ...]:
+    """Those whose references this judge was not shown."""
+    practised = read_practised(bench.tracking, judged_by)
+    return tuple(anchor for anchor in anchors if text_key(anchor) not in practised)
 
 
 # Handing out, to a file or to a judge who is here.
@@ -304,10 +324,30 @@ def export_sheet(path: Path, request: SittingRequest, *, bench: Bench) -> Handou
     put_in_place(path)
     if request.drawn != "block":
         return Handout(sheet)
-    told = [*tell_late_arms(sections, bench.evidence.cells), *_tell_unanchored(sittings)]
+    told = [*_tell_late_arms(sections, bench.evidence.cells), *_tell_unanchored(sittings)]
     if plan := request.plan:
-        told += tell_arms(bench.evidence, champion=plan.champion, pack=bench.pack, terms=plan.terms)
+        told += tell_judge(bench.evidence, champion=plan.champion, pack=bench.pack, terms=plan.terms)
     return Handout(sheet, tuple(told))
+
+
+def _tell_late_arms(sections: Sequence[Sequence[Block]], cells: Sequence[StoredCell]) -> list[str]:
+    """What a judge should know of blocks without all arms of their scenario, and no arm: some came later."""
+    arms: dict[str, set[str]] = {}
+    for cell in cells:
+        arms.setdefault(cell.facts.scenario_hash, set()).add(cell.facts.arm)
+    alone: set[str] = set()
+    again = False
+    for block in (block for section in sections for block in section):
+        there = {member.cell.facts.arm for member in block.members}
+        again |= any(member.again for member in block.members)
+        if there != arms[block.scenario] and not any(member.again for member in block.members):
+            alone |= there
+    remarks: list[str] = []
+    if again:
+        remarks.append("tips that were judged before are shown again: late arms are judged beside them")
+    if alone:
+        remarks.append(f"{len(alone)} arms are not judged together with all others of their scenarios")
+    return remarks
 
 
 def start_live(request: SittingRequest, *, bench: Bench) -> LiveSitting | None:
@@ -337,26 +377,42 @@ def _draw(
     request: SittingRequest, bench: Bench, *, most: int | None = None
 ) -> tuple[list[list[Block]], list[Sitting]]:
     check_contents(bench.evidence.cells, experiment=bench.name)
+    _check_refusals(request.judged_by, bench)
     seeds = seed_source(bench.stamps)
     drawn = draw_sections(bench, request, rng=Random(seeds()))
     sections = drawn[:most]
     if not sections:
         return [], []
-    sittings = make_sittings(
-        sections,
-        material=_gather_for(request, bench),
-        bench=bench,
-        judged_by=request.judged_by,
-        seeds=seeds,
-    )
+    material, judge = gather_for(request, bench), request.judged_by
+    elsewhere = read_elsewhere(judge, bench.tracking) if material.anchors else ()
+    shown = find_shown(bench, judge, material.anchors, elsewhere=elsewhere)
+    sittings = make_sittings(sections, material=material, shown=shown, seeds=seeds)
     left = range(len(drawn) - 1, -1, -1)
     return sections, [replace(sitting, left=after) for sitting, after in zip(sittings, left, strict=False)]
 
 
-def _gather_for(request: SittingRequest, bench: Bench) -> SittingMaterial:
+def _check_refusals(judged_by: str, bench: Bench) -> None:
+    """What a refused sitting held waits again: an agent would judge it without end."""
+    judge = judge_key(judged_by)
+    closed = [
+        sitting
+        for sitting in bench.evidence.sittings
+        if sitting.facts.tier == "lazy"
+        and sitting.state in {"accepted", "refused"}
+        and judge_key(sitting.meant_for) == judge
+    ]
+    last = sorted(closed, key=lambda sitting: sitting.closed_ms)[-MOST_REFUSED:]
+    if len(last) == MOST_REFUSED and all(sitting.state == "refused" for sitting in last):
+        raise TooOftenRefused(MOST_REFUSED, last[-1].facts.token)
+
+
+def gather_for(request: SittingRequest, bench: Bench) -> SittingMaterial:
+    """What a sitting of this judge may be made of: no anchor whose reference this judge was shown."""
     # In a second opinion everything was judged before: there anchors alone are checks.
     repeats = find_repeats(bench, request.judged_by) if request.drawn != "second" else []
-    return replace(gather_material(bench), checks=request.checks, repeats=tuple(repeats))
+    material = gather_material(bench)
+    anchors = _leave_out_practised(material.anchors, request.judged_by, bench)
+    return replace(material, checks=request.checks, repeats=tuple(repeats), anchors=anchors)
 
 
 def _lease(
@@ -425,7 +481,7 @@ def _tell_unanchored(sittings: Sequence[Sitting]) -> list[str]:
     """Sections that show nothing of their judge's drift: said now, not after an hour of judging."""
     return [
         f"section {number} hides too few checks to tell its judge's drift: the gate will let nobody pass "
-        "with it (gate.unanchored); this judge saw the others lately, or the pack has no more"
+        "with it (gate.unanchored); the pack has no more for its scenarios"
         for number, sitting in enumerate(sittings, start=1)
         if len(sitting.anchors) < ENOUGH_ANCHORS
     ]

@@ -57,6 +57,7 @@ from tipbench.judging.closing import (
 )
 from tipbench.judging.draw import ask_for_gate, find_begun_share
 from tipbench.judging.handout import SECTION_FILE, Handout, export_sheet, finish_interrupted, start_live
+from tipbench.judging.practice import PracticeRound, begin_practice, read_practice
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.sheet import (
     AnsweredSheet,
@@ -282,6 +283,19 @@ class Judging:
         ]
         mine.sort(key=lambda sitting: sitting.facts.drawn == "block")
         return _view(mine[-1], bench) if mine else None
+
+    def practice(self, judged_by: str, *, experiment: str) -> PracticeRound:
+        """What this judge may practise on before a sitting; only reads."""
+        return read_practice(judged_by, self.open(experiment))
+
+    def practise(self, judged_by: str, *, experiment: str) -> PracticeRound:
+        """The same with its references: these anchors are no checks for this judge any more.
+
+        Raises:
+            UsageError: the pack has too few anchors to spare some.
+        """
+        with self.delivered(experiment) as bench:
+            return begin_practice(judged_by, bench)
 
     def look(self, token: str, *, experiment: str) -> LiveSitting:
         """The sitting as it is now; only reads.

@@ -1,11 +1,13 @@
 """The slash command `/judge-mlflow` for Claude Code: one text in the package, installed in both its forms."""
 
 import json
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import cast
 
+from tipbench import __version__
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.files import write_whole
 
@@ -22,6 +24,38 @@ def command_files() -> dict[str, str]:
         f".claude/commands/{NAME}.md": text,
         f".claude/skills/{NAME}/SKILL.md": text.replace("---\n", f"---\nname: {NAME}\n", 1),
     }
+
+
+def plugin_files() -> dict[str, str]:
+    """Path in the repository → text of the plugin for Claude Code, and of the list that it is installed from.
+
+    A server that a plugin brings has the plugin's name in the names of its tools, too.
+    """
+    ours, theirs = f"mcp__{SERVER}__", f"mcp__plugin_{SERVER}_{SERVER}__"
+    about = (
+        "Judge tips of small language models, blind and by a pinned rubric; what is said goes into MLflow."
+    )
+    made: dict[str, object] = {
+        "plugin/.claude-plugin/plugin.json": {
+            "name": SERVER,
+            "version": __version__,
+            "description": about,
+            "author": {"name": "tipbench"},
+            "license": "Apache-2.0",
+            "keywords": ["evaluation", "llm-as-a-judge", "mlflow", "prompts"],
+        },
+        "plugin/.mcp.json": {"mcpServers": {SERVER: MCP_ENTRY}},
+        ".claude-plugin/marketplace.json": {
+            "name": SERVER,
+            "owner": {"name": "tipbench"},
+            "plugins": [{"name": SERVER, "source": "./plugin", "description": about}],
+        },
+    }
+    files = {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in made.items()}
+    for name, text in command_files().items():
+        named = re.sub(rf"\b{ours}(\w+)", rf"{ours}\1 {theirs}\1", text)
+        files[f"plugin/{name.removeprefix('.claude/')}"] = named
+    return files
 
 
 def add_server(text: str, *, force: bool) -> str:

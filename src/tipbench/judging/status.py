@@ -19,7 +19,13 @@ from tipbench.bench.scores import (
     sort_by_judge,
 )
 from tipbench.bench.sittings import Decision, StoredDrift, StoredSitting
-from tipbench.judging.draw import RubricOf, count_sittings, read_checked, score_pair
+from tipbench.judging.draw import (
+    RubricOf,
+    count_sittings,
+    count_waiting_items,
+    read_checked,
+    score_pair,
+)
 from tipbench.records import Record
 from tipbench.stats import JudgeNoise, agreement, delta, krippendorff_alpha
 from tipbench.tracking.runs import Run
@@ -111,11 +117,8 @@ class Status(Record):
     disagreement: Disagreement | None = None
     damaged: tuple[str, ...] = ()
     """What cannot be read, and counts for nothing: kind and run, tag, and what is wrong."""
-
-    @property
-    def sittings_waiting(self) -> int:
-        """About how many sittings what waits for a lazy judge makes."""
-        return count_sittings(self.waiting)
+    sittings_waiting: int = 0
+    """About how many sittings what waits for a lazy judge makes; equal texts are one item."""
 
     def for_judges(self) -> "JudgeStatus":
         """What is told to whoever judges here."""
@@ -176,6 +179,7 @@ def read_status(bench: Bench, *, disagreement: Disagreement | None = None) -> St
         sittings=tuple(sitting_line(sitting, bench.now_ms) for sitting in evidence.sittings),
         disagreement=disagreement,
         damaged=evidence.damaged,
+        sittings_waiting=count_sittings(count_waiting_items(evidence)),
     )
 
 

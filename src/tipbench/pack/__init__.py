@@ -11,9 +11,9 @@ from tipbench.pack.reading import (
     read_pack,
     seal_pack,
     select_scenarios,
-    start_pack,
     unseal_pack,
 )
+from tipbench.pack.schemas import start_pack
 
 __all__ = [
     "answer_schema",

@@ -182,7 +182,7 @@ def _score_mistakes(scores: Mapping[str, int], rubric: Rubric) -> list[str]:
 # pack.toml and rubric.md → the rubric, with every mistake on the way by file and line.
 
 
-_METRIC = re.compile(r"[a-z][a-z0-9_]{0,39}")
+METRIC = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _RESERVED = frozenset(
     [
         "answered",
@@ -298,7 +298,7 @@ def _manifest_mistakes(manifest: Manifest) -> Iterator[tuple[list[str], str]]:
 
 
 def _name_mistakes(name: str, taken: frozenset[str]) -> Iterator[str]:
-    if not _METRIC.fullmatch(name):
+    if not METRIC.fullmatch(name):
         yield f"name {name!r}: use small letters, digits and '_', starting with a letter, at most 40"
     if name in taken:
         yield f"name {name!r} is taken: choose another"
@@ -376,7 +376,7 @@ def check_folder(folder: Traversable) -> tuple[Pack | None, PackFindings]:
     if not folder.is_dir():
         raise PackError(f"no folder {str(folder)!r}", hint="Start a pack with: tipbench pack new DIR")
     unreadable = PackFindings()
-    files = _read_texts(folder, unreadable)
+    files = read_texts(folder, unreadable)
     pack, found = examine(files)
     broken = {mistake.file for mistake in unreadable.mistakes}
     others = [mistake for mistake in found.mistakes if mistake.file not in broken]
@@ -423,7 +423,7 @@ def _sound(pack: Pack | None, found: PackFindings, *, name: str) -> Pack:
     return pack
 
 
-def _read_texts(folder: Traversable, found: PackFindings) -> dict[str, str]:
+def read_texts(folder: Traversable, found: PackFindings) -> dict[str, str]:
     names = [name for name in (*REQUIRED, ANCHORS) if (folder / name).is_file()]
     prompts = folder / "prompts"
     if prompts.is_dir():
@@ -488,26 +488,6 @@ def _describe_prompt(prompt: Prompt) -> str:
     turns = [f"{len(parts.turns)} turns"] if len(parts.turns) > 1 else []
     more = turns + [parts.form] * (parts.form != "list")
     return f"{prompt.name} ({', '.join(more)})" if more else prompt.name
-
-
-def start_pack(folder: Path) -> list[str]:
-    """Writes a small working pack into a new or empty folder; the names of its files.
-
-    Raises:
-        UsageError: the folder is not empty, is a file, or cannot be written to.
-    """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{str(folder)!r} is not an empty folder", hint="Name a new folder")
-    texts = _read_texts(package_files("tipbench") / "packs" / "starter", PackFindings())
-    name = re.sub(r"[^a-z0-9._-]+", "-", folder.resolve().name.lower()).strip("-._")[:64] or "headlines"
-    texts["pack.toml"] = texts["pack.toml"].replace('name = "headlines"', f'name = "{name}"', 1)
-    try:
-        (folder / "prompts").mkdir(parents=True)
-        for file, text in texts.items():
-            (folder / file).write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UsageError(f"cannot write into {str(folder)!r}: {error.strerror}") from error
-    return list(texts)
 
 
 def seal_pack(folder: Path) -> int:

@@ -15,7 +15,7 @@ from tipbench.bench.cells import VERDICT_TAG
 from tipbench.bench.champions import EXPERIMENT, PROMOTION_KINDS, STATE_TAG, SUCCESSOR, PromotionFacts
 from tipbench.bench.damage import FACTS_TAG, KIND_TAG, find_readable, ignore, read_each, read_tag
 from tipbench.bench.plans import read_spent_looks
-from tipbench.bench.sittings import KEY_FILE, KEY_LEFT_OUT_TAG, KEY_TAG
+from tipbench.bench.sittings import JUDGE_TAG, KEY_FILE, KEY_LEFT_OUT_TAG, KEY_TAG, judge_tag
 from tipbench.bench.views import AUTO_TAGS, BOARD_TAGS, JUDGE_TAGS
 from tipbench.clock import Stamps
 from tipbench.errors import TipbenchError
@@ -40,7 +40,19 @@ UNFINISHED = ("open", "preparing")
 """States of runs that do not count yet; of a sitting: its items are with a judge."""
 KEYS_OF = ("accepted", "refused", "expired")
 """Sittings whose key may leave: nobody is going to fill in their sheets."""
-ORDER = ("pack", "cell", "version", "kept", "close", "decision", "sitting", "plan", "look", *PROMOTION_KINDS)
+ORDER = (
+    "pack",
+    "cell",
+    "version",
+    "kept",
+    "close",
+    "decision",
+    "sitting",
+    "practice",
+    "plan",
+    "look",
+    *PROMOTION_KINDS,
+)
 """Each kind names runs of the kinds before it alone, but for claims, which are params."""
 OUR_TAGS = frozenset(
     [
@@ -219,8 +231,11 @@ def _clean(run: PortableRun, known: set[str]) -> PortableRun:
     tags, params = dict(run.tags), dict(run.params)
     if FACTS_TAG in tags:
         tags[FACTS_TAG] = _without_names(tags[FACTS_TAG], known)
-    if tags.get("tipbench.for", "") != params.get("judged_by", ""):
+    judge = params.get("judged_by", "")
+    if tags.get("tipbench.for", "") != judge:
         tags.pop("tipbench.for", None)
+    if tags.pop(JUDGE_TAG, "") and judge:
+        tags |= judge_tag(judge)
     for key in list(params):
         if key.startswith("word:"):
             params[key] = _without_names(params[key], known)

@@ -21,7 +21,10 @@ LONGEST_NAME = 490
 
 
 class ImportedFile(Record):
-    """What became of an import. `source` is what the experiment was called where it was exported."""
+    """What became of an import. `source` is what the experiment was called where it was exported.
+
+    `was_there` says that an earlier import had stored it.
+    """
 
     file: str
     source: str
@@ -30,6 +33,7 @@ class ImportedFile(Record):
     cells: int
     sittings: int
     promotions: int
+    was_there: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,42 +51,65 @@ class BringingIn:
             UsageError: the name is taken.
             TrackingUnavailable: not everything was stored; the same command again completes it.
         """
-        with hold_lock(self.locks / f"import-{file.digest[:16]}.lock"):
-            # What an import that was interrupted left in the journal belongs here.
-            self.tracking.deliver_left_over()
-            experiment = self._begin(file, into)
-            try:
-                _Import(self.tracking, experiment, file, self.report).run()
-            except (KeyboardInterrupt, TrackingUnavailable) as error:
-                why = "stopped" if isinstance(error, KeyboardInterrupt) else str(error)
-                raise TrackingUnavailable(
-                    f"the import into {experiment.name!r} is not finished: {why}",
-                    hint="Run the same command again: it goes on. Until it is done nobody sees any of it.",
-                ) from error
-        return ImportedFile(
-            file=str(file.path),
-            source=file.head.experiment,
-            experiment=experiment.name,
-            runs=file.head.runs,
-            cells=file.kinds["cell"],
-            sittings=file.kinds["sitting"],
-            promotions=sum(file.kinds[kind] for kind in PROMOTION_KINDS),
-        )
+        name = file.head.experiment if into is None else into
+        with hold_lock(self._lock_of(file)):
+            return self._bring_in(file, name, exactly=into is not None)
 
-    def _begin(self, file: PortableFile, into: str | None) -> Experiment:
+    def run_once(self, file: PortableFile, *, name: str) -> ImportedFile:
+        """The experiment that this file became here before; else stores it, as `name` or as it is free.
+
+        Raises:
+            TrackingUnavailable: not everything was stored; the same command again completes it.
+        """
+        with hold_lock(self._lock_of(file)):
+            known = self.tracking.list_experiments()
+            there = [each.name for each in known if each.imported and each.imported.file == file.digest]
+            if there:
+                return _report(file, name if name in there else there[0], was_there=True)
+            return self._bring_in(file, name, exactly=False)
+
+    def _lock_of(self, file: PortableFile) -> Path:
+        return self.locks / f"import-{file.digest[:16]}.lock"
+
+    def _bring_in(self, file: PortableFile, name: str, *, exactly: bool) -> ImportedFile:
+        # What an import that was interrupted left in the journal belongs here.
+        self.tracking.deliver_left_over()
+        experiment = self._begin(file, name, exactly=exactly)
+        try:
+            _Import(self.tracking, experiment, file, self.report).run()
+        except (KeyboardInterrupt, TrackingUnavailable) as error:
+            why = "stopped" if isinstance(error, KeyboardInterrupt) else str(error)
+            raise TrackingUnavailable(
+                f"the import into {experiment.name!r} is not finished: {why}",
+                hint="Run the same command again: it goes on. Until it is done nobody sees any of it.",
+            ) from error
+        return _report(file, experiment.name)
+
+    def _begin(self, file: PortableFile, wanted: str, *, exactly: bool) -> Experiment:
         """The experiment that was begun with this file, else a new one: so called, or as it is free."""
         mark = ImportMark(file=file.digest, experiment=file.head.experiment)
         for number in count(1):
-            name = into or file.head.experiment
-            if number > 1:
-                name = f"{name[:LONGEST_NAME]}-{number}"
+            name = f"{wanted[:LONGEST_NAME]}-{number}" if number > 1 else wanted
             if (experiment := self.tracking.begin_import(name, mark)) is not None:
                 return experiment
-            if into is not None:
+            if exactly:
                 raise UsageError(
-                    f"the name {into!r} is taken", hint="Choose another, or leave --experiment out."
+                    f"the name {wanted!r} is taken", hint="Choose another, or leave --experiment out."
                 )
         raise AssertionError("never")
+
+
+def _report(file: PortableFile, experiment: str, *, was_there: bool = False) -> ImportedFile:
+    return ImportedFile(
+        file=str(file.path),
+        source=file.head.experiment,
+        experiment=experiment,
+        runs=file.head.runs,
+        cells=file.kinds["cell"],
+        sittings=file.kinds["sitting"],
+        promotions=sum(file.kinds[kind] for kind in PROMOTION_KINDS),
+        was_there=was_there,
+    )
 
 
 @dataclass

@@ -273,9 +273,9 @@ class Gate:
         try:
             opponent = read_opponent(bench)
             if opponent is None:
-                return GatePreview()
+                return GatePreview(last_look=_read_last_look(bench))
             report = _Question(self, GateQuestion(bench.experiment.name), bench, opponent).preview()
-            last = None if report.look is not None else _read_last_look(bench)
+            last = _read_last_look(bench)
         except (TrackingError, UsageError) as error:
             return GatePreview(trouble=error.message)
         return GatePreview(champion=opponent.arm.name, report=report, last_look=last)

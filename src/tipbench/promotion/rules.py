@@ -303,8 +303,8 @@ class GateReport(Record):
 class GatePreview(Record):
     """The gate on a page: nothing was planned, looked at or repaired for it, and it decides nothing.
 
-    `champion` is empty before there is one. `last_look` was taken in this experiment and is not what `report`
-    tells. `trouble` says why nothing can be read: the registry belongs to others too.
+    `champion` is empty before there is one. `last_look` is the last of this experiment, whoever was champion
+    when it was taken. `trouble` says why nothing can be read: the registry belongs to others too.
     """
 
     champion: str = ""

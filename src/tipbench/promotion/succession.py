@@ -225,11 +225,29 @@ def _ensure_version(tracking: Tracking, arm: ChampionArm, *, origin: str) -> int
 def _make_template(arm: ChampionArm) -> PromptTemplate:
     """The arm's prompt as MLflow writes prompts; a plain one as it stands."""
     parts = read_parts(arm.template)
+    settings = _model_settings(arm)
     if parts.is_plain:
-        return PromptTemplate(arm.template)
+        return PromptTemplate(arm.template, model_settings=settings)
     messages = [{"role": turn.role, "content": turn.text.strip()} for turn in parts.turns]
     schema = answer_schema(arm.options) if parts.form == "json" else None
-    return PromptTemplate(messages if len(messages) > 1 else messages[0]["content"], schema)
+    template = messages if len(messages) > 1 else messages[0]["content"]
+    return PromptTemplate(template, schema, settings)
+
+
+def _model_settings(arm: ChampionArm) -> dict[str, object]:
+    """Whom to ask and how, by MLflow's names; what it has none for keeps ours."""
+    sampling = arm.options.sampling
+    found: dict[str, object] = {
+        "provider": arm.engine,
+        "model_name": arm.model.removeprefix(f"{arm.engine}:"),
+        "temperature": sampling.temperature,
+        "max_tokens": sampling.max_tokens,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "repeat_penalty": sampling.repeat_penalty,
+    }
+    # MLflow takes no 0 for it, which means: all of them.
+    return found | ({"top_k": sampling.top_k} if sampling.top_k > 0 else {})
 
 
 def _claim(tracking: Tracking, predecessor: str, mine: str) -> str:

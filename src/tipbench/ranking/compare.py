@@ -1,11 +1,11 @@
 """Compare: the store in, a report out; and what an experiment teaches the plan of another one."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from tipbench.bench.bench import Bench
-from tipbench.bench.champions import read_past_promotions
+from tipbench.bench.champions import Champion, find_champion, read_past_promotions
 from tipbench.bench.evidence import check_contents
 from tipbench.bench.foreign import SCORES, ForeignCell, ForeignExperiment, describe_left_out
 from tipbench.bench.measured import tell_against_champion
@@ -17,14 +17,20 @@ from tipbench.ranking.records import BoardTier, By, Details, Report, Side, Stand
 from tipbench.ranking.standings import NAME_OF, make_report
 from tipbench.settings import GateSettings
 from tipbench.stats import CellVariance, cell_variance
+from tipbench.tracking import Tracking
 
 
 def compare_bench(
-    bench: Bench, by: By, tier: BoardTier = "lazy", *, gate: GateSettings | None = None
+    bench: Bench,
+    by: By,
+    tier: BoardTier = "lazy",
+    *,
+    gate: GateSettings | None = None,
+    find: Callable[[Tracking, str], Champion] = find_champion,
 ) -> Report:
     """The leaderboard of arms, models or prompts, by the verdicts of one tier.
 
-    With `gate` it says what the gate refuses already.
+    With `gate` it says what the gate refuses already; `find` knows the champion of a pack.
 
     Raises:
         UsageError: there are no cells.
@@ -33,7 +39,7 @@ def compare_bench(
     bench.check_cells()
     check_contents(bench.evidence.cells, experiment=bench.name)
     report = make_report(bench.evidence, experiment=bench.name, rubric=bench.pack.rubric, by=by, tier=tier)
-    told = [*_tell_past(bench), *tell_against_champion(bench, gate)] if by == "arm" else []
+    told = [*_tell_past(bench), *tell_against_champion(bench, gate, find=find)] if by == "arm" else []
     report = report.model_copy(update={"remarks": (*report.remarks, *told)})
     return add_cell_scores(report, bench, by)
 

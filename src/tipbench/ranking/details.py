@@ -1,5 +1,6 @@
 """Best and worst candidate of one block side by side, with what the judge said of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tipbench.bench.bench import Bench
@@ -17,7 +18,9 @@ from tipbench.bench.sittings import (
     StoredDrift,
 )
 from tipbench.errors import TrackingRefused
+from tipbench.ranking.records import Length
 from tipbench.records import Rubric, Scenario
+from tipbench.stats import SizedScore, measure_length
 
 CONTRASTS = 4
 
@@ -153,3 +156,56 @@ def compare_judges(evidence: Evidence, rubric: Rubric) -> tuple[ComparedJudges, 
     """Every two judges who met."""
     given = sort_by_judge((each, JudgedVerdict(each, rubric)) for each in list_verdicts(evidence))
     return tuple(ComparedJudges(judges, measure_agreement(both)) for judges, both in find_pairs(given))
+
+
+# Whether length paid: what a board says of the words of the tips that it rests on.
+
+
+def read_length(given: Sequence[CountedVerdict], rubric: Rubric) -> Length:
+    """Of the verdicts that rank. Tips of cells that do not say how long they are count for nothing here."""
+    seen = [each for each in given if not each.verdict.failed]
+    sized = [one for each in seen if (one := _size(each, rubric)) is not None]
+    found = measure_length(sized)
+    return Length(
+        tips=len(seen),
+        known=len(sized),
+        blocks=found.blocks,
+        slope=found.slope,
+        low=found.low,
+        high=found.high,
+        longest_won=found.longest_won,
+        chance=found.chance,
+    )
+
+
+def _size(given: CountedVerdict, rubric: Rubric) -> SizedScore | None:
+    tips, verdict, facts = given.cell.tips, given.verdict, given.cell.facts
+    words = tips.words[verdict.slot] if tips is not None else None
+    if words is None:
+        return None
+    # An automatic judge has one block of everything: there it is what stands in one scenario.
+    block = (given.sitting.facts.token, verdict.block)
+    return SizedScore(facts.scenario_hash, block, words, rubric.composite(verdict.scores, verdict.flags))
+
+
+def tell_length(length: Length) -> list[str]:
+    """A line for each of the two remarks; none where no two tips of a block have a known length."""
+    if length.longest_won is None or length.chance is None:
+        return []
+    known = (
+        "" if length.known == length.tips else f" ({length.known} of {length.tips} tips have a known length)"
+    )
+    return [
+        f"length: {_tell_slope(length)}{known}",
+        f"the longest tip of a block won {length.longest_won:.0%} of {length.blocks} blocks, "
+        f"by chance it would be {length.chance:.0%}",
+    ]
+
+
+def _tell_slope(length: Length) -> str:
+    if length.slope is None:
+        return "the tips of every block are equally long"
+    told = f"within blocks 10 words more go with {10 * length.slope:+.2f} points"
+    if length.low is None or length.high is None:
+        return f"{told}, no interval with so few scenarios"
+    return f"{told} [{10 * length.low:+.2f}, {10 * length.high:+.2f}]"

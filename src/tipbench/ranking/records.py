@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from tipbench.ranking.details import ComparedJudges, Contrast, JudgedSitting
 from tipbench.records import Record
+
+if TYPE_CHECKING:
+    from tipbench.ranking.details import ComparedJudges, Contrast, JudgedSitting
 
 By = Literal["arm", "model", "prompt"]
 Tier = Literal["none", "lazy", "auto", "lazy+auto"]
@@ -43,6 +45,8 @@ class Standing(Record):
     failures_drawn: int = 0
     composite: float | None = None
     against_best: Interval | None = None
+    gap: Interval | None = None
+    """How far it is ahead of the best other one; its bounds, at 95 % each, say who is tied for first."""
     parts: dict[str, float] = Field(default_factory=dict)
     cells: int = 0
     candidates: int = 0
@@ -98,6 +102,23 @@ class Tiers(Record):
     said: str = ""
 
 
+class Length(Record):
+    """Whether length paid, among the `tips` whose verdicts rank; the number of words is known of `known`.
+
+    `slope` is in points a word within `blocks`, with its 95 % interval; `longest_won` is the share of these
+    blocks whose longest tip got the most, `chance` what it would be by chance.
+    """
+
+    tips: int
+    known: int
+    blocks: int
+    slope: float | None = None
+    low: float | None = None
+    high: float | None = None
+    longest_won: float | None = None
+    chance: float | None = None
+
+
 class Report(Record):
     """What `compare` says. `tier` is whose verdicts rank; `mark` says what a board may not be used for."""
 
@@ -121,6 +142,7 @@ class Report(Record):
     tier: BoardTier = "lazy"
     mark: str = ""
     made_by_tipbench: bool = True
+    length: Length | None = None
 
     @property
     def ranked(self) -> list[Standing]:
@@ -152,7 +174,7 @@ class Details:
 
     arms: Report
     sides: Mapping[str, Side]
-    sittings: tuple[JudgedSitting, ...]
-    judges: tuple[ComparedJudges, ...]
-    contrasts: tuple[Contrast, ...]
+    sittings: "tuple[JudgedSitting, ...]"
+    judges: "tuple[ComparedJudges, ...]"
+    contrasts: "tuple[Contrast, ...]"
     made_ms: int

@@ -24,6 +24,7 @@ from tipbench.bench.scores import (
 )
 from tipbench.bench.sittings import read_grade
 from tipbench.inert import make_inert_line
+from tipbench.ranking.details import read_length, tell_length
 from tipbench.ranking.records import (
     AUTOMATIC,
     BoardTier,
@@ -37,7 +38,7 @@ from tipbench.ranking.records import (
 )
 from tipbench.records import CellFacts, Rubric
 from tipbench.stats import Alpha, Leaderboard, Score, agreement, leaderboard, p_best
-from tipbench.stats.board import FEWEST_SCENARIOS, compute_cells, read_scores
+from tipbench.stats.board import FEWEST_SCENARIOS, Pair, compute_cells, read_scores
 from tipbench.stats.sittings import Place
 
 # Two tiers on one board: which of them it rests on, and what the automatic judge is worth here.
@@ -333,6 +334,7 @@ def make_report(
     board = found.board
     lines = [_standing(group, found, by=by) for group in _group(found, by)]
     lines.sort(key=lambda line: (line.place is None, line.place or 0, -(line.auto_composite or 0), line.name))
+    length = read_length(found.given, rubric)
     return Report(
         experiment=experiment,
         by=by,
@@ -348,11 +350,12 @@ def make_report(
         standings=tuple(lines),
         pairs=_all_pairs(found),
         set_aside=tuple(sorted(str(arm) for arm in board.set_aside)) if board.estimate else (),
-        remarks=(*left_out, *found.remarks),
+        remarks=(*left_out, *found.remarks, *tell_length(length)),
         tiers=found.tiers,
         sittings=list_sittings(evidence, found.on_board),
         tier=tier,
         mark=found.mark,
+        length=length,
     )
 
 
@@ -503,9 +506,10 @@ def _by_name(
 
 def _standing(group: _Group, found: _Ranking, *, by: By) -> Standing:
     board, rubric, name, facts = found.board, found.rubric, group.name, group.cells[0].facts
-    ranked = list(board.estimate)
+    ranked = [str(arm) for arm in board.estimate]
     place = ranked.index(name) + 1 if name in ranked else None
     ranks = board.rank_sets.get(name) if len(ranked) > 1 else None
+    rival = next((other for other in ranked if other != name), "")
     sittings = (*group.lazy, *group.auto) if found.tier == "lazy" else group.auto
     return Standing(
         name=name,
@@ -515,7 +519,8 @@ def _standing(group: _Group, found: _Ranking, *, by: By) -> Standing:
         verdicts=len(group.ranking),
         failures_drawn=group.failures,
         composite=board.estimate.get(name),
-        against_best=_against_best(name, found),
+        against_best=_bound(board.pairs.get((name, rival)), name, rival, rubric),
+        gap=_bound(board.gaps.get(name), name, rival, rubric),
         parts=_parts(group, rubric),
         cells=len(group.cells),
         candidates=sum(len(cell.facts.slots) for cell in group.cells),
@@ -529,8 +534,8 @@ def _standing(group: _Group, found: _Ranking, *, by: By) -> Standing:
         pinned=all(cell.facts.pinned for cell in group.cells),
         auto_verdicts=len(group.auto),
         auto_composite=_mean_composite(group.auto, rubric),
-        rank_best=ranks.best if ranks else None,
-        rank_worst=ranks.worst if ranks else None,
+        rank_best=_not_first(ranks.best, name, board) if ranks else None,
+        rank_worst=(1 if name == board.winner else ranks.worst) if ranks else None,
         p_best=found.chances.get(name),
         sittings=tuple(dict.fromkeys(given.sitting.facts.token for given in sittings)),
         prompt_tokens=_mean_metric(group.cells, "prompt_tokens"),
@@ -559,24 +564,22 @@ def _mean_composite(given: Sequence[CountedVerdict], rubric: Rubric) -> float | 
     return fmean(values) if values else None
 
 
-def _against_best(name: str, found: _Ranking) -> Interval | None:
-    """The difference to the best arm; for the best one to the second."""
-    ranked = [str(arm) for arm in found.board.estimate]
-    if name not in ranked or len(ranked) < 2:
-        return None
-    return _interval(found, name, ranked[1] if name == ranked[0] else ranked[0])
+def _not_first(rank: int, name: str, board: Leaderboard) -> int:
+    """Who could be first is asked one-sided, and says more than all ranks at once."""
+    return rank if name in board.tied_for_first else max(rank, 2)
 
 
 def _all_pairs(found: _Ranking) -> tuple[Interval, ...]:
     pairs = combinations([str(arm) for arm in found.board.estimate], 2)
-    return tuple(pair for a, b in pairs if (pair := _interval(found, a, b)) is not None)
+    every = (_bound(found.board.pairs[a, b], a, b, found.rubric) for a, b in pairs)
+    return tuple(pair for pair in every if pair is not None)
 
 
-def _interval(found: _Ranking, name: str, to: str) -> Interval | None:
+def _bound(pair: Pair | None, name: str, to: str, rubric: Rubric) -> Interval | None:
     """It ends where the rubric does: no two arms can be further apart."""
-    pair, most = found.board.pairs[name, to], found.rubric.highest - found.rubric.lowest
-    if not (isfinite(pair.low) and isfinite(pair.high)):
+    if pair is None or not (isfinite(pair.low) and isfinite(pair.high)):
         return None
+    most = rubric.highest - rubric.lowest
     low, high = max(pair.low, min(-most, pair.difference)), min(pair.high, max(most, pair.difference))
     return Interval(name=name, to=to, difference=pair.difference, low=low, high=high)
 

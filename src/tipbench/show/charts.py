@@ -91,7 +91,8 @@ class Bar:
 
 
 def draw_strip(bar: Bar, scale: Axis, *, label: str, limits: Sequence[float] = ()) -> Markup:
-    """One row of an interval plot: gridlines run on from row to row."""
+    """One row of an interval plot: gridlines run on from row to row. Without a label the text beside it says
+    the same."""
     parts = [_upright("zero" if tick == 0 else "grid", scale.x(tick), 0, "100%") for tick in scale.ticks]
     parts += [
         _upright("limit", scale.x(limit), 0, "100%") for limit in limits if scale.low <= limit <= scale.high
@@ -102,6 +103,8 @@ def draw_strip(bar: Bar, scale: Axis, *, label: str, limits: Sequence[float] = (
         parts += [_upright("bar", end, "32%", "68%") for end in (low, high)]
     kind = "dot hollow" if bar.hollow else "dot"
     dot = element("circle", class_=kind, cx=scale.x(bar.at), cy="50%", r=5)
+    if not label:
+        return element("svg", *parts, dot, class_="strip", aria_hidden="true")
     return element("svg", *parts, dot, class_="strip", role="img", aria_label=label)
 
 
@@ -143,9 +146,10 @@ class Plot:
 
 
 def draw_standings(report: Report, *, ticks: int = 4) -> Plot:
-    """Differences to the best with their 95 % intervals, a strip for each standing."""
+    """Differences to the best other one, a strip for each standing, with the intervals that say who could be
+    first."""
     ranked = report.ranked
-    behind = [line.against_best for line in ranked if line.against_best is not None and line.place != 1]
+    behind = [gap for line in ranked if (gap := line.gap or line.against_best) is not None]
     ends = [end for each in behind for end in (each.low, each.high)]
     scale = make_scale([0.0, *ends], count=ticks) if ends else None
     rows = tuple(
@@ -162,12 +166,10 @@ def draw_standings(report: Report, *, ticks: int = 4) -> Plot:
 
 
 def _strip(line: Standing, scale: Axis | None) -> str:
-    against = line.against_best
-    if scale is None or (against is None and line.place != 1):
+    gap = line.gap or line.against_best
+    if scale is None or gap is None:
         return ""
-    if against is None or line.place == 1:
-        return draw_strip(Bar(0.0), scale, label="the best one: 0")
-    return draw_strip(Bar(against.difference, against.low, against.high), scale, label=show_interval(line))
+    return draw_strip(Bar(gap.difference, gap.low, gap.high), scale, label="")
 
 
 # The heat map: a real table, every cell with its number.
@@ -178,7 +180,7 @@ SHADES = 16
 
 @dataclass(frozen=True)
 class HeatCell:
-    """One arm: its composite, and where it lies between the lowest (0) and the highest (1)."""
+    """One arm: its composite, and where it lies between the lowest (0) and the highest (1) of the rubric."""
 
     arm: str
     prompt: str
@@ -213,12 +215,12 @@ class Heat:
 
 
 def make_heat(report: Report, sides: Mapping[str, Side]) -> Heat:
-    """The composite of every arm, shaded from the lowest to the highest."""
+    """The composite of every arm, shaded over the rubric's range: what looks alike is alike."""
     lines = {line.name: line for line in report.standings}
     arm_of = {(side.model, side.prompt): arm for arm, side in sides.items()}
     models, prompts = sorted({model for model, _ in arm_of}), sorted({prompt for _, prompt in arm_of})
-    values = [line.composite for line in lines.values() if line.composite is not None]
-    low, high = (min(values), max(values)) if values else (0.0, 0.0)
+    judged = any(line.composite is not None for line in lines.values())
+    low, high = report.lowest, report.highest
 
     def make(model: str, prompt: str) -> HeatCell | None:
         arm = arm_of.get((model, prompt))
@@ -226,11 +228,13 @@ def make_heat(report: Report, sides: Mapping[str, Side]) -> Heat:
             return None
         line = lines.get(arm)
         composite = line.composite if line else None
-        share = 0.5 if composite is None or high == low else (composite - low) / (high - low)
+        share = (
+            0.5 if composite is None or high == low else min(1.0, max(0.0, (composite - low) / (high - low)))
+        )
         return HeatCell(arm, prompt, composite, share, bool(line and line.tied_for_first))
 
     rows = tuple((model, tuple(make(model, prompt) for prompt in prompts)) for model in models)
-    return Heat(tuple(prompts), rows, low if values else None, high if values else None)
+    return Heat(tuple(prompts), rows, low if judged else None, high if judged else None)
 
 
 # Planes: quality against its price.

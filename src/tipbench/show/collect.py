@@ -24,7 +24,7 @@ from tipbench.collect.run import CollectedCell
 from tipbench.inert import make_inert_line
 from tipbench.judging.anchors import ANCHORS_PER_SITTING
 from tipbench.judging.draw import SECTION_ITEMS
-from tipbench.records import Pack
+from tipbench.records import Pack, Record
 from tipbench.stats import (
     AutoJudge,
     CellVariance,
@@ -177,8 +177,9 @@ class JudgingWork:
         """Where the variance comes from."""
         if self.like is None:
             return (
-                f"The variance of a cell is the usual one ({ASSUMED_NOISE}); --like takes it from an earlier "
-                "experiment."
+                f"The variance of a cell is the usual one ({ASSUMED_NOISE}), which comes from simulated "
+                "arms: that of real ones, weak models among them, was twice as large (docs/campaign.md). "
+                "--like takes it from an earlier experiment."
             )
         seen = f"{self.like.variance:.2f} with {self.like.per_cell:.3g} verdicts a cell"
         noise = make_inert_line(self.like.noise, limit=120)
@@ -201,6 +202,53 @@ class JudgingWork:
     def depths(self) -> list[int]:
         """Verdicts a cell worth showing."""
         return sorted({depth for depth in (1, 2, 3, 5, self.n_tips) if depth <= self.n_tips})
+
+
+class PlannedDesign(Record):
+    """A design with so many verdicts a cell. `lead` over a champion is seen with 80 %, by whoever is asked;
+    None: the gate takes no such design."""
+
+    verdicts_a_cell: int
+    scenarios: int
+    verdicts: int
+    sittings: int
+    lead: float | None
+    lead_by_lazy_tier: float | None
+
+
+def list_seen(work: JudgingWork, scenarios: int) -> list[PlannedDesign]:
+    """What is seen with so many scenarios."""
+
+    def lead(design: Design, auto: AutoJudge | None) -> float | None:
+        found = smallest_difference(design, variance=work.variance(design.per_cell), auto=auto)
+        return found if found < float("inf") else None
+
+    designs = [Design(work.arms, scenarios, depth) for depth in work.depths()]
+    return [_plan(work, each, leads=(lead(each, work.auto), lead(each, None))) for each in designs]
+
+
+def list_needed(work: JudgingWork, difference: float) -> list[PlannedDesign]:
+    """What seeing such a lead needs."""
+    auto = work.auto if work.auto and _auto_can_agree(work.auto, difference) else None
+    made: list[PlannedDesign] = []
+    for depth in work.depths():
+        variance = work.variance(depth)
+        needed = scenarios_needed(difference, arms=work.arms, per_cell=depth, variance=variance, auto=auto)
+        alone = difference if auto is None else None
+        made.append(_plan(work, Design(work.arms, needed, depth), leads=(difference, alone)))
+    return made
+
+
+def _plan(work: JudgingWork, design: Design, *, leads: tuple[float | None, float | None]) -> PlannedDesign:
+    depth = int(design.per_cell)
+    return PlannedDesign(
+        verdicts_a_cell=depth,
+        scenarios=design.scenarios,
+        verdicts=int(design.verdicts),
+        sittings=work.sittings(design.scenarios * depth),
+        lead=leads[0],
+        lead_by_lazy_tier=leads[1],
+    )
 
 
 def print_seen(work: JudgingWork, say: Console, *, scenarios: int) -> None:
@@ -230,21 +278,11 @@ def print_needed(work: JudgingWork, say: Console, *, difference: float, pack: Pa
 
 def _seen_table(work: JudgingWork, scenarios: int) -> Table:
     lines: list[tuple[str, ...]] = []
-    for depth in work.depths():
-        design, blocks = Design(work.arms, scenarios, depth), scenarios * depth
-        both = smallest_difference(design, variance=work.variance(depth), auto=work.auto)
-        alone = smallest_difference(design, variance=work.variance(depth), auto=None)
-        seen = f"{both:.2f}" if both < float("inf") else "none: the gate needs 4 scenarios"
-        lines.append(
-            (
-                f"{depth}",
-                f"{design.verdicts}",
-                seen,
-                f"{alone:.2f}" if alone < float("inf") else "",
-                f"{work.sittings(blocks)}",
-                work.time(blocks),
-            )
-        )
+    for each in list_seen(work, scenarios):
+        seen = "none: the gate needs 4 scenarios" if each.lead is None else f"{each.lead:.2f}"
+        alone = "" if each.lead_by_lazy_tier is None else f"{each.lead_by_lazy_tier:.2f}"
+        work_to_do = (f"{each.sittings}", work.time(each.scenarios * each.verdicts_a_cell))
+        lines.append((f"{each.verdicts_a_cell}", f"{each.verdicts}", seen, alone, *work_to_do))
     seen_by = ("lead seen with 80 %", "by the lazy tier alone")
     return _table(("verdicts a cell", "verdicts", *seen_by, "sittings", "judging"), lines)
 
@@ -272,14 +310,16 @@ def _tell_budget(work: JudgingWork, scenarios: int) -> str:
 
 
 def _needed_table(work: JudgingWork, difference: float) -> Table:
-    auto = work.auto if work.auto and _auto_can_agree(work.auto, difference) else None
-    lines: list[tuple[str, ...]] = []
-    for depth in work.depths():
-        needed = scenarios_needed(
-            difference, arms=work.arms, per_cell=depth, variance=work.variance(depth), auto=auto
+    lines = [
+        (
+            f"{each.verdicts_a_cell}",
+            f"{each.scenarios}",
+            f"{each.verdicts}",
+            f"{each.sittings}",
+            work.time(each.scenarios * each.verdicts_a_cell),
         )
-        verdicts, blocks = Design(work.arms, needed, depth).verdicts, needed * depth
-        lines.append((f"{depth}", f"{needed}", f"{verdicts}", f"{work.sittings(blocks)}", work.time(blocks)))
+        for each in list_needed(work, difference)
+    ]
     return _table(("verdicts a cell", "scenarios", "verdicts", "sittings", "judging"), lines)
 
 

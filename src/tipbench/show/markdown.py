@@ -1,8 +1,10 @@
 """The report as a Markdown page, for an issue or a wiki. Texts from outside stand as code: nothing acts."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 
 from tipbench.inert import make_inert_line, text_for_markdown
+from tipbench.promotion.rules import GateReport
 from tipbench.ranking.records import Report
 from tipbench.show.numbers import (
     conclude,
@@ -14,6 +16,12 @@ from tipbench.show.numbers import (
     show_ranks,
     show_sittings,
 )
+
+_ANSWERS = {
+    "promote": "✅ tipbench: promote",
+    "no": "❌ tipbench: do not promote",
+    "undecided": "⏸️ tipbench: not decided yet",
+}
 
 
 def format_markdown(report: Report) -> str:
@@ -37,6 +45,46 @@ def format_markdown(report: Report) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def format_gate(report: GateReport) -> str:
+    """The answer, what would decide, and every rule: for a pull request."""
+    version = f", version {report.version}" if report.version else ""
+    parts = [
+        f"## {_ANSWERS[report.answer]}",
+        f"**{_code(report.words)}**",
+        f"Experiment {_code(report.experiment)}, against {_code(report.champion)} ({_code(report.against)}"
+        f"{version}). {_say_plan(report)}",
+    ]
+    if wanted := _say_missing(report):
+        parts.append(wanted)
+    if report.rules:
+        rows = (("✓" if rule.passed else "✗", _code(rule.name), _code(rule.detail)) for rule in report.rules)
+        parts.append(_table(("", "rule", "numbers"), rows))
+    doubts = [f"doubtful: it rests on {token}, refused since" for token in report.doubtful]
+    if remarks := [f"- {_code(remark)}" for remark in (*report.remarks, *doubts)]:
+        parts.append("\n".join(remarks))
+    return "\n\n".join(parts) + "\n"
+
+
+def _say_plan(report: GateReport) -> str:
+    if report.budget is None:
+        return f"{report.counted} lazy verdicts count; no look was spent."
+    shares = ", ".join(f"{share:.0%}" for share in report.looks)
+    plan = f"Looks at {shares} of {report.budget} lazy verdicts, level {report.alpha:g}"
+    if report.look is None:
+        return f"{plan}; {report.counted} count now, no look was spent."
+    return f"{plan}; this is look {report.look}, with the {report.looked_at} that counted then."
+
+
+def _say_missing(report: GateReport) -> str:
+    found = report.next_look
+    if found is None or not found.missing:
+        return ""
+    where = ", ".join(f"{_code(each)} ({count})" for each, count in found.blocks.items())
+    best = f", best on {where}" if where else ""
+    ask = f"tipbench judge --experiment {shlex.quote(report.experiment)} --next {found.missing}"
+    return f"**{found.missing} more verdicts**{best}: {_code(f'{ask} --export sheet.json')}"
+
+
 def _say_judged(report: Report) -> str:
     if not report.made_by_tipbench:
         return f"Read only; rubric {_code(report.rubric)}; {report.scenarios} scenarios."
@@ -49,7 +97,7 @@ def _say_judged(report: Report) -> str:
 
 def _standings(report: Report) -> str:
     return _table(
-        ("place", report.by, "model", "prompt", "composite", "to the best [95 %]", "ranks", "P(best)"),
+        ("place", report.by, "model", "prompt", "composite", "to the best [90 %]", "ranks", "P(best)"),
         (
             (
                 show_place(line, report),

@@ -43,8 +43,8 @@ def show_place(line: Standing, report: Report) -> str:
 
 
 def show_interval(line: Standing) -> str:
-    """Difference to the best with its interval; the first line's to the second."""
-    against = line.against_best
+    """Difference to the best other one, with the interval that says who could be first."""
+    against = line.gap or line.against_best
     if against is None:
         return "no interval yet"
     return f"{against.difference:+.2f} [{against.low:+.2f}, {against.high:+.2f}]"

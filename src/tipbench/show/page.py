@@ -104,7 +104,7 @@ def _is_number(content: str) -> bool:
 
 def _tabulate_standings(report: Report) -> PageTable:
     plot = draw_standings(report, ticks=6)
-    numbers = ("composite", "behind the best", "difference [95 %]", "ranks", "P(best)")
+    numbers = ("composite", "behind the best", "difference [90 %]", "ranks", "P(best)")
     # Of a board of models or prompts the other side is empty.
     sides = ("model", "prompt") if report.by == "arm" else ()
     headings = ("place", report.by, *sides, *numbers)

@@ -1,6 +1,5 @@
 """What a judge sees at the keyboard: the situation and the rubric side by side, the tip, the scores."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from rich.text import Text
 from tipbench.inert import make_inert, make_inert_line
 from tipbench.judging.keyboard.screen import Draft, ShownItem
 from tipbench.judging.sheet import SheetRubric, SheetScenario
+from tipbench.show.rubric import find_scale, read_points, split_row
 
 LEAST_COLUMNS, LEAST_LINES = 48, 14
 KEYS = "f flags · u undo · s skip · c comment · r rubric · ? help · q leave"
@@ -119,17 +119,16 @@ def describe_scale(rubric: SheetRubric, scale: str | None) -> str:
     """The part of the rubric about a scale: its heading, and what each score means."""
     if scale is None:
         return rubric.text
-    part = re.search(
-        rf"^#+ *({re.escape(scale)}\b.*(?:\n(?!#).*)*)", rubric.text, re.MULTILINE | re.IGNORECASE
-    )
-    if part is None:
+    part = find_scale(rubric.text, scale)
+    if not part:
         return f"{scale}\n{rubric.text}"
+    points = read_points(rubric)[scale]
     lines: list[str] = []
-    for line in part[1].splitlines():
-        cells = [cell.strip() for cell in line.strip("| ").split("|")]
-        if not line.startswith("|"):
+    for line in part.splitlines():
+        cells = split_row(line)
+        if not cells:
             lines.append(line)
-        elif cells[0].lstrip("-").isdigit():
+        elif cells[0].lstrip("-").isdigit() and int(cells[0]) in points:
             lines.append("  ".join(cells[:2]))
     return "\n".join(line for line in lines if line)
 

@@ -168,7 +168,7 @@ def tell_refused(line: "SittingLine", *, experiment: str) -> list[str]:
     else:
         why = (
             "refused: too far from the checks, tips with known scores that were hidden among yours "
-            f"({_why(line.drift)})."
+            f"({tell_drift(line.drift)})."
         )
     return [
         why,
@@ -177,13 +177,13 @@ def tell_refused(line: "SittingLine", *, experiment: str) -> list[str]:
     ]
 
 
-def _why(drift: StoredDrift | None) -> str:
+def tell_drift(drift: StoredDrift | None) -> str:
+    """How far a judge was off, for that judge. Never how many checks there were."""
     if drift is None:
         return "no reason was stored"
     names = drift.alarms or ("offset",)
     reasons = [ALARMS[name].format(offset=drift.believed_offset, slope=drift.slope or 0.0) for name in names]
     slope = "" if drift.slope is None else f", slope {drift.slope:.2f}"
-    # Without its error: that says how many checks there were.
     return f"{'; '.join(reasons)}; mean difference {drift.offset:+.2f}{slope}"
 
 

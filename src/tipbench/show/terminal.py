@@ -14,7 +14,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from tipbench.inert import cell_for_csv, make_inert_line
-from tipbench.promotion.rules import GateReport
 from tipbench.ranking.records import Report, Standing
 from tipbench.show.numbers import (
     conclude,
@@ -29,8 +28,10 @@ from tipbench.show.numbers import (
 )
 
 if TYPE_CHECKING:
+    from tipbench.bench.plans import GateRule, LookResult
     from tipbench.promotion.history import History
     from tipbench.promotion.promote import ChampionReport, Outcome
+    from tipbench.promotion.rules import GateReport
 
 
 SITTINGS_SHOWN = 12
@@ -119,7 +120,7 @@ def _standings_tables(report: Report, width: int) -> list[Table]:
     columns = (
         ("", [place.upper() if place == "winner" else place for place in places]),
         ("composite", [show_number(line.composite, ".2f") for line in report.ranked]),
-        ("to the best [95 %]", [show_interval(line) for line in report.ranked]),
+        ("to the best [90 %]", [show_interval(line) for line in report.ranked]),
         ("ranks", [show_ranks(line) for line in report.ranked]),
         ("P(best)", [show_chance(line.p_best) for line in report.ranked]),
     )
@@ -236,18 +237,14 @@ def _decimals(value: float | None) -> str:
 # What the gate says.
 
 
-def print_gate(report: GateReport, console: Console) -> None:
+def print_gate(report: "GateReport", console: Console) -> None:
     """The rules with their numbers, the plan, the answer, and what would decide."""
     version = f", version {report.version}" if report.version else ""
     shown = f"{report.experiment}: challengers against {report.champion} ({report.against}{version})"
     console.print(shown, markup=False, style="bold")
     console.print(_plan_line(report), markup=False)
     if report.rules:
-        table = Table("", "rule", "numbers", box=None, pad_edge=False, show_header=False)
-        for rule in report.rules:
-            mark = "[green]pass[/green]" if rule.passed else "[red]FAIL[/red]"
-            table.add_row(mark, rule.name, escape(rule.detail))
-        console.print(table)
+        console.print(_rules_table(report.rules))
     if report.challenger is not None and report.challenger != report.promoted:
         console.print(f"· best challenger: {make_inert_line(report.challenger)}", markup=False, style="dim")
     for remark in (*report.remarks, *_doubts(report)):
@@ -257,7 +254,28 @@ def print_gate(report: GateReport, console: Console) -> None:
         console.print(line, markup=False)
 
 
-def _plan_line(report: GateReport) -> str:
+ANSWERS = {"promote": "promote", "no": "do not promote", "undecided": "not decided"}
+
+
+def print_last_look(look: "LookResult", console: Console) -> None:
+    """What the last look of an experiment said, where nobody asks again."""
+    best = look.best
+    about = f"{best.challenger or 'nobody'} against the champion {look.champion}"
+    shown = f"The gate, look {look.look + 1} of {look.of} on {look.counted} lazy verdicts: {about}"
+    console.print(make_inert_line(shown, limit=500), markup=False, style="bold")
+    console.print(_rules_table(best.rules))
+    console.print(f"Answer: {ANSWERS[best.answer]}", style="bold")
+
+
+def _rules_table(rules: Sequence["GateRule"]) -> Table:
+    table = Table("", "rule", "numbers", box=None, pad_edge=False, show_header=False)
+    for rule in rules:
+        mark = "[green]pass[/green]" if rule.passed else "[red]FAIL[/red]"
+        table.add_row(mark, rule.name, escape(rule.detail))
+    return table
+
+
+def _plan_line(report: "GateReport") -> str:
     if report.budget is None:
         return f"{report.counted} lazy verdicts count; no look was spent"
     shares = ", ".join(f"{share:.0%}" for share in report.looks)
@@ -268,13 +286,13 @@ def _plan_line(report: GateReport) -> str:
     return f"{plan}; this is look {report.look}, with the {report.looked_at} that counted then"
 
 
-def _doubts(report: GateReport) -> list[str]:
+def _doubts(report: "GateReport") -> list[str]:
     if not report.doubtful:
         return []
     return [f"doubtful: it rests on sittings that were refused since: {', '.join(report.doubtful)}"]
 
 
-def _next_lines(report: GateReport) -> list[str]:
+def _next_lines(report: "GateReport") -> list[str]:
     found = report.next_look
     if found is None:
         if report.answer == "no" and report.look is not None:

@@ -14,7 +14,15 @@ from tipbench.stats.agreement import (
     spot_checks,
 )
 from tipbench.stats.batches import Next, next_batch, p_best
-from tipbench.stats.board import BadScores, Leaderboard, Pair, Ranks, Score, ScoreLike, leaderboard
+from tipbench.stats.board import (
+    BadScores,
+    Leaderboard,
+    Pair,
+    Ranks,
+    Score,
+    ScoreLike,
+    leaderboard,
+)
 from tipbench.stats.gating import (
     AutoJudge,
     CellVariance,
@@ -33,6 +41,7 @@ from tipbench.stats.gating import (
     unsharpened_variance,
     usual_variance,
 )
+from tipbench.stats.length import LengthEffect, SizedScore, measure_length
 from tipbench.stats.sittings import Check, Drift, Noise, drift, energy_gaps, fit_noise, level_shifts
 
 __all__ = [
@@ -48,6 +57,7 @@ __all__ = [
     "GateDecision",
     "JudgeNoise",
     "Leaderboard",
+    "LengthEffect",
     "Next",
     "Noise",
     "Pair",
@@ -56,6 +66,7 @@ __all__ = [
     "Score",
     "ScoreLike",
     "SilentJudge",
+    "SizedScore",
     "Spot",
     "Terms",
     "ac1",
@@ -71,6 +82,7 @@ __all__ = [
     "krippendorff_alpha",
     "leaderboard",
     "level_shifts",
+    "measure_length",
     "next_batch",
     "p_best",
     "scenarios_needed",

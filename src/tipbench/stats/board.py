@@ -369,6 +369,9 @@ class Leaderboard:
     tied_for_first: frozenset[Hashable]
     """Every arm that no other one certainly beats."""
     rank_sets: Mapping[Hashable, Ranks]
+    gaps: Mapping[Hashable, Pair]
+    """How far each arm is ahead of the best other one: its interval ends below 0 where the arm is not tied
+    for first, and begins at 0 or above where it is the winner."""
     scenarios: tuple[Hashable, ...]
     """Those in which every compared arm has a verdict: the sample size."""
     set_aside: tuple[Hashable, ...]
@@ -410,11 +413,13 @@ def leaderboard(scores: Iterable[ScoreLike], alpha: float = 0.05) -> Leaderboard
     found = compare_arms(compute_cells(table))
     names = [table.arms[arm] for arm in found.arms]
     order = np.argsort(-found.means, kind="stable")
+    first = _tied_for_first(found, alpha)
     return Leaderboard(
         estimate={names[g]: float(found.means[g]) for g in order},
         pairs=_intervals(found, names, alpha),
-        tied_for_first=frozenset(names[g] for g in np.flatnonzero(_tied_for_first(found, alpha))),
+        tied_for_first=frozenset(names[g] for g in np.flatnonzero(first)),
         rank_sets=_rank_sets(found, names, alpha),
+        gaps=_gaps(found, names, alpha, first),
         scenarios=tuple(table.scenarios[s] for s in found.scenarios),
         set_aside=tuple(arm for arm in table.arms if arm not in names),
         variance=found.variance,
@@ -487,8 +492,31 @@ def _intervals(
 
 
 def _tied_for_first(found: Differences, alpha: float) -> Bools:
-    reach = dunnett_quantile(len(found.arms), found.df, alpha) * _joint_error(found, "dunnett")
+    reach = _reach_for_first(found, alpha)
     return np.asarray((found.lead + reach >= -ROUNDING).all(axis=1))
+
+
+def _reach_for_first(found: Differences, alpha: float) -> Floats:
+    return dunnett_quantile(len(found.arms), found.df, alpha) * _joint_error(found, "dunnett")
+
+
+def _gaps(found: Differences, names: list[Hashable], alpha: float, first: Bools) -> dict[Hashable, Pair]:
+    """Comparisons with the best (Hsu), unconstrained: the bound that says who is tied for first, from both
+    sides. Each end holds for its arm at alpha, both together at twice alpha."""
+    if len(names) < 2:
+        return {}
+    reach = _reach_for_first(found, alpha)
+    gaps: dict[Hashable, Pair] = {}
+    for g, name in enumerate(names):
+        others = np.arange(len(names)) != g
+        rivals = others & first if (others & first).any() else others
+        low = float((found.lead[g] - reach[g])[rivals].min())
+        high = float((found.lead[g] + reach[g])[others].min())
+        if first[g]:
+            # Rounding must not put an arm out that is in, nor a winner back among the others.
+            low, high = (max(low, 0.0) if first.sum() == 1 else low), max(high, 0.0)
+        gaps[name] = Pair(float(found.lead[g][others].min()), low, high)
+    return gaps
 
 
 def _joint_error(found: Differences, kind: Kind) -> Floats:

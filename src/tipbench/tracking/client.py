@@ -150,6 +150,11 @@ TRACES = "/api/3.0/mlflow/traces"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
 RECENT_SECONDS = 5.0
 """The answer to a request that was sent so long ago still tells the server's clock."""
+LATE_SECONDS = 15.0
+"""A write whose answer comes so long after its stamp is stamped again: readers look back no further."""
+HEADER_SECONDS = 3.0
+"""How far a `Date` may be off: it counts whole seconds, uvicorn renews it once a second, and of many answers
+within one second each looks a millisecond later."""
 
 
 @dataclass(frozen=True)
@@ -231,15 +236,21 @@ class LocalTimes(NamedTuple):
         return max(self.steady - earlier.steady, abs(self.wall - earlier.wall))
 
 
+class ServerStamp(NamedTuple):
+    """A time for `touched`, and when the request was sent whose answer told it."""
+
+    ms: int
+    asked: LocalTimes
+    ahead_ms: int = 0
+
+
 class ServerClock:
     """The server's clock as its answers tell it: for `touched`, and for where the next read begins.
 
-    Why the latest answer is enough if it is recent: a reader asks for what was stamped since ten minutes
-    before its last read, so a stamp must not be older than that when it is stored. It is older by at most
-    RECENT_SECONDS, two seconds of the header (it counts whole ones, and uvicorn renews it once a second) and
-    the time that the write itself is under way. Uvicorn takes the header when a request comes in, and a
-    search may take minutes: so the age counts from when the request was sent. A read that begins too early
-    finds some runs twice, which does no harm.
+    Why the latest answer is enough: a reader looks back a little before its last read, and a stamp that is
+    older than that when its write is answered is followed by another one (decision 0010). Uvicorn takes the
+    header when a request comes in, and a search may take minutes: so the age of an answer counts from when
+    its request was sent. A read that begins too early finds some runs twice, which does no harm.
 
     Order: of two stamps of one client the later is the larger. Between clients, whoever has read what another
     one wrote has an answer to a request sent after it was stored, and so no earlier date: they are in order
@@ -266,6 +277,17 @@ class ServerClock:
         Only this machine's steady clock is used: nobody sets it.
         """
         return int(self._ahead_ms + self.read_times().steady * 1000)
+
+    def stamp(self, *, ahead_ms: int) -> ServerStamp:
+        """What it showed at the latest answer, and so much more."""
+        with self._lock:
+            return ServerStamp(self._ms + ahead_ms, self._sent or self.read_times(), ahead_ms)
+
+    def seconds_since(self, stamp: ServerStamp) -> float:
+        """The time that passed since then, rather too much than too little: by this machine's clocks, which
+        may have stood still, or by the server's."""
+        here = self.read_times().since(stamp.asked) - stamp.ahead_ms / 1000
+        return max(here, (self._ms - stamp.ms) / 1000)
 
     @property
     def is_recent(self) -> bool:
@@ -322,6 +344,20 @@ class Rest:
         if not self._clock.ms:
             raise stranger(self.url, saw="no Date header")
         return self._clock.ms
+
+    def stamp(self, *, ahead_ms: int = 0) -> ServerStamp:
+        """The same, to be stored with a write; `ahead_ms` later than it is.
+
+        Raises:
+            NotLetIn: the server does not tell the time.
+        """
+        if not self._clock.ms:
+            raise stranger(self.url, saw="no Date header")
+        return self._clock.stamp(ahead_ms=ahead_ms)
+
+    def is_late(self, stamp: ServerStamp) -> bool:
+        """Whether a write that is answered by now may have been stored when readers were past its stamp."""
+        return self._clock.seconds_since(stamp) > LATE_SECONDS
 
     @property
     def now_ms(self) -> int:

@@ -4,7 +4,7 @@ import re
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field
@@ -20,7 +20,6 @@ from tipbench.tracking.journal import Event, Journal, Pending, keep_refused, lef
 from tipbench.tracking.runs import (
     ATTEMPT_TAG,
     MAX_IN_BATCH,
-    TOUCHED,
     ManyRuns,
     OneExperiment,
     OneRun,
@@ -28,6 +27,7 @@ from tipbench.tracking.runs import (
     Write,
     prepare_write,
 )
+from tipbench.tracking.touching import pairs, stamped_batch, touch_if_late
 
 # Texts of a run: in its own artifact store if that is reached through the server, else in its tags.
 
@@ -119,13 +119,17 @@ def deliver_parcel(rest: Rest, parcel: PendingWrite) -> str:
     _find_run(rest, parcel)
     fallback = _put_artifacts(rest, parcel)
     for tags in _in_batches(fallback):
-        rest.tell("runs/log-batch", {"run_id": parcel.run_id, "tags": _pairs(tags)})
-    facts = stamped_batch(rest, parcel.run_id, stamp=parcel.stamp, write=parcel.write)
-    if parcel.write.has_facts or fallback:
+        rest.tell("runs/log-batch", {"run_id": parcel.run_id, "tags": pairs(tags)})
+    touched = rest.stamp()
+    facts = stamped_batch(parcel.run_id, stamp=parcel.stamp, touched=touched, write=parcel.write)
+    shows = parcel.write.has_facts or bool(fallback)
+    if shows:
         rest.tell("runs/log-batch", facts)
     if parcel.write.end_time:
         body = {"run_id": parcel.run_id, "status": "FINISHED", "end_time": parcel.write.end_time}
         rest.tell("runs/update", body)
+    if shows:
+        touch_if_late(rest, parcel.run_id, touched)
     if repeated and not parcel.write.run_id:
         _delete_strays(rest, parcel)
     return parcel.run_id
@@ -140,21 +144,6 @@ def search_attempt(rest: Rest, write: Write) -> list[Run]:
     }
     found = [run.to_run() for run in rest.post("runs/search", body, ManyRuns).runs]
     return sorted(found, key=lambda run: run.run_id)
-
-
-def stamped_batch(rest: Rest, run_id: str, *, stamp: int, write: Write) -> dict[str, object]:
-    """One log-batch with the facts of a write; `touched` is the server's own time, for incremental reads."""
-    metrics: list[dict[str, object]] = [
-        {"key": key, "value": value, "timestamp": stamp, "step": 0} for key, value in write.metrics.items()
-    ]
-    now = rest.server_ms
-    metrics.append({"key": TOUCHED, "value": float(now), "timestamp": now, "step": 0})
-    return {
-        "run_id": run_id,
-        "params": _pairs(write.params),
-        "metrics": metrics,
-        "tags": _pairs(write.tags),
-    }
 
 
 def _check_experiment(rest: Rest, write: Write) -> None:
@@ -192,7 +181,7 @@ def _create_run(rest: Rest, parcel: PendingWrite) -> None:
         "experiment_id": write.experiment_id,
         "start_time": write.start_time,
         "run_name": write.run_name,
-        "tags": _pairs(write.tags_at_create),
+        "tags": pairs(write.tags_at_create),
     }
     parcel.may_exist = True
     info = rest.post("runs/create", body, OneRun).run.info
@@ -236,10 +225,6 @@ def _in_batches(tags: Mapping[str, str]) -> Iterator[dict[str, str]]:
     items = list(tags.items())
     for start in range(0, len(items), MAX_IN_BATCH):
         yield dict(items[start : start + MAX_IN_BATCH])
-
-
-def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"key": key, "value": value} for key, value in values.items()]
 
 
 # The sender: carries submitted writes to the server in the background, tries again, keeps their order.
@@ -554,41 +539,3 @@ class Outbox:
             else:
                 book.close()
         self._adopted = keep
-
-
-# Overruling what others logged on a run. MLflow shows the latest point of a metric and can delete none.
-
-
-def overrule_run(
-    rest: Rest,
-    run_id: str,
-    *,
-    metrics: Mapping[str, float],
-    tags: Mapping[str, str],
-    without_tags: Sequence[str],
-) -> None:
-    """Makes the run show these values and takes tags away. May be repeated.
-
-    Raises:
-        TrackingRefused: the run does not exist or was deleted.
-    """
-    for name in without_tags:
-        _delete_tag(rest, run_id, name)
-    shown = rest.get("runs/get", OneRun, query={"run_id": run_id}).run.data.metrics
-    latest = {point.key: (point.step, point.timestamp) for point in shown}
-    now = rest.server_ms
-    points: list[dict[str, object]] = []
-    for name, value in {**metrics, TOUCHED: float(now)}.items():
-        # The latest point is the one with the largest step, then the latest time.
-        step, timestamp = latest.get(name, (0, 0))
-        points.append({"key": name, "value": value, "step": step, "timestamp": max(now, timestamp + 1)})
-    pairs = [{"key": name, "value": value} for name, value in tags.items()]
-    rest.tell("runs/log-batch", {"run_id": run_id, "metrics": points, "tags": pairs})
-
-
-def _delete_tag(rest: Rest, run_id: str, name: str) -> None:
-    try:
-        rest.tell("runs/delete-tag", {"run_id": run_id, "key": name})
-    except AnsweredNo as error:
-        if error.code != "RESOURCE_DOES_NOT_EXIST":
-            raise

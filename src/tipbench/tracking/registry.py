@@ -14,6 +14,7 @@ PROMPT_TAG = {"mlflow.prompt.is_prompt": "true"}
 TEXT_TAG = "mlflow.prompt.text"
 TYPE_TAG = "_mlflow_prompt_type"
 ANSWER_TAG = "_mlflow_prompt_response_format"
+SETTINGS_TAG = "_mlflow_prompt_model_config"
 MOST_VERSIONS = 10_000
 _GONE = "RESOURCE_DOES_NOT_EXIST"
 _THERE = "RESOURCE_ALREADY_EXISTS"
@@ -65,11 +66,13 @@ class RegistryEntry:
 class PromptTemplate:
     """What a version holds in MLflow's own form: one text, or the messages of a chat; what it answers with.
 
-    Double braces are the variables. `answer_schema` is a JSON Schema, or nothing.
+    Double braces are the variables. `answer_schema` is a JSON Schema, or nothing. `model_settings` are by
+    MLflow's names: provider, model_name, temperature, …
     """
 
     template: str | Sequence[Mapping[str, str]]
     answer_schema: Mapping[str, object] | None = None
+    model_settings: Mapping[str, object] | None = None
 
     @property
     def text(self) -> str:
@@ -81,7 +84,8 @@ class PromptTemplate:
         """All that MLflow's own client would write."""
         kind = "text" if isinstance(self.template, str) else "chat"
         form = {} if self.answer_schema is None else {ANSWER_TAG: json.dumps(self.answer_schema)}
-        return {**PROMPT_TAG, TEXT_TAG: self.text, TYPE_TAG: kind, **form}
+        model = {} if self.model_settings is None else {SETTINGS_TAG: json.dumps(self.model_settings)}
+        return {**PROMPT_TAG, TEXT_TAG: self.text, TYPE_TAG: kind, **form, **model}
 
 
 @dataclass(frozen=True)

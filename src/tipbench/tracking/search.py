@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
@@ -16,86 +17,111 @@ from pydantic import RootModel, ValidationError
 from tipbench.errors import NewerSchema, TrackingError
 from tipbench.files import make_folder, open_private, write_private
 from tipbench.records import SCHEMA, content_hash
-from tipbench.tracking.client import Rest, call_patiently, stranger
+from tipbench.tracking.client import HEADER_SECONDS, LATE_SECONDS, Rest, call_patiently, stranger
 from tipbench.tracking.runs import SCHEMA_TAG, TOUCHED, Experiment, ManyRuns, Run
 
 # The cache of an experiment's runs: one SQLite file, thrown away whenever it looks wrong.
 
 
-VERSION = 3
+VERSION = 4
 _BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs (run_id TEXT PRIMARY KEY, deleted INTEGER NOT NULL, body TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS cursor (id INTEGER PRIMARY KEY CHECK (id = 1), ms INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS cursor (
+    id INTEGER PRIMARY KEY CHECK (id = 1), ms INTEGER NOT NULL, mark TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS made (name TEXT PRIMARY KEY, key TEXT NOT NULL, body TEXT NOT NULL);
 """
 
 
 @dataclass(frozen=True)
-class CachedRuns:
-    """What the cache holds: runs as of `cursor_ms` of the server's clock, and ids known as deleted."""
+class CacheHead:
+    """What there is to know of a cache before its runs are read.
+
+    `mark` stands for the runs: it is another one as soon as a run is another one. `runs` is their number;
+    `deleted` are the ids known as deleted.
+    """
 
     cursor_ms: int
-    runs: Mapping[str, Run]
+    mark: str
+    runs: int
     deleted: frozenset[str]
 
 
 @dataclass(frozen=True)
+class CachedRuns:
+    """The runs, with their mark."""
+
+    mark: str
+    runs: Mapping[str, Run]
+
+
+@dataclass(frozen=True)
 class Changes:
-    """What a read of the server found."""
+    """What a read of the server found; `whole` if it is all there is."""
 
     cursor_ms: int
     runs: Mapping[str, Run]
     deleted: Set[str]
+    whole: bool = False
 
 
 class RunCache:
-    """The runs of one experiment as last read."""
+    """The runs of one experiment as last read, and what was made of them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    def read_head(self) -> CacheHead | None:
+        """What the cache is of; None if there is none or it is broken."""
+        with suppress(_BrokenCache):
+            if self._path.exists():
+                with self._open() as database:
+                    cursor = database.execute("SELECT ms, mark FROM cursor").fetchone()
+                    (runs,) = database.execute("SELECT count(*) FROM runs WHERE NOT deleted").fetchone()
+                    deleted = database.execute("SELECT run_id FROM runs WHERE deleted").fetchall()
+                if cursor is not None:
+                    cursor_ms, mark = cursor
+                    return CacheHead(cursor_ms, mark, runs, frozenset(run_id for (run_id,) in deleted))
+        return None
+
     def read(self) -> CachedRuns | None:
         """What the cache holds; None if there is none or it is broken."""
-        if not self._path.exists():
-            return None
-        try:
-            with self._open() as database:
-                cursor = database.execute("SELECT ms FROM cursor").fetchone()
-                rows = database.execute("SELECT run_id, deleted, body FROM runs").fetchall()
-        except _BrokenCache:
-            return None
-        if cursor is None:
-            return None
-        return CachedRuns(
-            cursor_ms=cursor[0],
-            runs={run_id: Run.model_validate_json(body) for run_id, deleted, body in rows if not deleted},
-            deleted=frozenset(run_id for run_id, deleted, _ in rows if deleted),
-        )
+        with suppress(_BrokenCache):
+            if self._path.exists():
+                with self._open() as database, database:
+                    # The runs and their mark of one moment, whoever writes meanwhile.
+                    database.execute("BEGIN")
+                    cursor = database.execute("SELECT mark FROM cursor").fetchone()
+                    rows = database.execute("SELECT run_id, body FROM runs WHERE NOT deleted").fetchall()
+                if cursor is not None:
+                    runs = {run_id: Run.model_validate_json(body) for run_id, body in rows}
+                    return CachedRuns(cursor[0], runs)
+        return None
 
-    def update(self, changes: Changes, *, known: CachedRuns | None) -> list[Run]:
-        """Stores the changes on top of what is known, or as everything there is; gives the runs now."""
+    def update(self, changes: Changes) -> str | None:
+        """Stores the changes and gives the mark; None if the cache is broken, and then it is gone."""
         try:
-            self._store(changes, replace=known is None)
+            with self._open() as database, database:
+                database.execute("BEGIN IMMEDIATE")
+                mark = _store(database, changes)
+                database.execute("INSERT OR REPLACE INTO cursor VALUES (1, ?, ?)", (changes.cursor_ms, mark))
         except _BrokenCache:
             self._remove()
-            self._store(changes, replace=True)
-        runs = dict(known.runs) if known else {}
-        runs |= changes.runs
-        return [run for run_id, run in runs.items() if run_id not in changes.deleted]
+            return None
+        return mark
 
-    def _store(self, changes: Changes, *, replace: bool) -> None:
-        with self._open() as database, database:
-            if replace:
-                database.execute("DELETE FROM runs")
-            database.executemany(
-                "INSERT INTO runs VALUES (?, 1, '') ON CONFLICT (run_id) DO UPDATE SET deleted = 1",
-                [(run_id,) for run_id in changes.deleted],
-            )
-            database.executemany(
-                "INSERT OR REPLACE INTO runs VALUES (?, 0, ?)",
-                [(run_id, run.model_dump_json()) for run_id, run in changes.runs.items()],
-            )
-            database.execute("INSERT OR REPLACE INTO cursor VALUES (1, ?)", (changes.cursor_ms,))
+    def find_made(self, name: str, key: str) -> str | None:
+        """What was made of runs under this name, if it was made of what the key stands for."""
+        with suppress(_BrokenCache), self._open() as database:
+            found = database.execute("SELECT body FROM made WHERE name = ? AND key = ?", (name, key))
+            return next((body for (body,) in found), None)
+        return None
+
+    def keep_made(self, name: str, key: str, body: str) -> None:
+        """Keeps it in place of what was kept under this name."""
+        # Only a cache: a full disk costs time and nothing more.
+        with suppress(_BrokenCache, TrackingError), self._open() as database, database:
+            database.execute("INSERT OR REPLACE INTO made VALUES (?, ?, ?)", (name, key, body))
 
     @contextmanager
     def _open(self) -> Generator[sqlite3.Connection]:
@@ -103,9 +129,11 @@ class RunCache:
             make_folder(self._path.parent)
             os.close(open_private(self._path))
             with closing(sqlite3.connect(self._path, timeout=30)) as database:
-                if database.execute("PRAGMA user_version").fetchone()[0] not in {0, VERSION}:
+                version = database.execute("PRAGMA user_version").fetchone()[0]
+                if version not in {0, VERSION}:
                     raise _BrokenCache
-                database.executescript(f"{_TABLES} PRAGMA user_version = {VERSION};")
+                if not version:
+                    database.executescript(f"{_TABLES} PRAGMA user_version = {VERSION};")
                 yield database
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorcode", 0) in _BROKEN:
@@ -124,6 +152,35 @@ class _BrokenCache(Exception):
     """The file is not a cache of ours."""
 
 
+def _store(database: sqlite3.Connection, changes: Changes) -> str:
+    """Makes the rows those of the changes; gives the mark of what is there now.
+
+    It is a hash of what changed and of the mark before: nothing has to be read for it but what was found.
+    """
+    found = {run_id: (0, run.model_dump_json()) for run_id, run in changes.runs.items()}
+    found |= dict.fromkeys(changes.deleted, (1, ""))
+    old = {row[0]: row[1:] for row in _select(database, None if changes.whole else list(found))}
+    gone = old.keys() - found.keys() if changes.whole else set[str]()
+    other = sorted((run_id, *row) for run_id, row in found.items() if old.get(run_id) != row)
+    before = database.execute("SELECT mark FROM cursor").fetchone()
+    if before and not (other or gone):
+        return str(before[0])
+    database.executemany("DELETE FROM runs WHERE run_id = ?", [(run_id,) for run_id in gone])
+    database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", other)
+    return content_hash([before, sorted(gone), other])
+
+
+def _select(database: sqlite3.Connection, run_ids: list[str] | None) -> list[tuple[str, int, str]]:
+    """The rows of these runs, or all."""
+    if run_ids is None:
+        return database.execute("SELECT run_id, deleted, body FROM runs").fetchall()
+    return [
+        row
+        for run_id in run_ids
+        for row in database.execute("SELECT run_id, deleted, body FROM runs WHERE run_id = ?", (run_id,))
+    ]
+
+
 PAGE = 200
 LARGEST_PAGE = 50_000
 DIGITS = "0123456789abcdef"
@@ -131,7 +188,9 @@ MOST_DIGITS = 3
 """Two are enough for 12 million runs. A server that has more after three does not end."""
 AT_ONCE = 2
 """Slices asked for at once: while one is read here, the server makes the next."""
-OVERLAP_MS = 10 * 60 * 1000
+CLOCK_MS = int(HEADER_SECONDS * 1000)
+OVERLAP_MS = int(LATE_SECONDS * 1000) + CLOCK_MS
+"""So far before the last read the next one begins: no stamp is later when it is stored (decision 0010)."""
 SMALL = 200
 """So many runs are read in half a second: they are read whole, for edits by hand do not move `touched`."""
 IDS_AT_ONCE = 1_000
@@ -153,6 +212,19 @@ def find_runs(
     """All runs that match, oldest first. `page` bounds the first answer."""
     found = _search(rest, experiment_ids, where=where, view=view, page=page)
     return sorted((each.run for each in found), key=lambda run: (run.start_time, run.run_id))
+
+
+def find_newest_runs(rest: Rest, experiment_ids: Sequence[str], *, where: str, most: int) -> list[Run]:
+    """The newest runs that match, at most so many, newest first: one request."""
+    asked = {
+        "experiment_ids": list(experiment_ids),
+        "filter": where,
+        "run_view_type": "ACTIVE_ONLY",
+        "max_results": most,
+        "order_by": ["attributes.start_time DESC"],
+    }
+    answer = call_patiently(lambda: rest.post("runs/search", asked, ManyRuns))
+    return [each.run for each in _read_found(answer, rest)]
 
 
 def _search(rest: Rest, experiment_ids: Sequence[str], *, where: str, view: str, page: int) -> list[_Found]:
@@ -193,18 +265,54 @@ def read_runs(
     Raises:
         NewerSchema: one of them was written by a newer tipbench.
     """
-    known = None if fresh else cache.read()
+    return open_reading(rest, experiment, cache=cache, fresh=fresh, small=small).runs
+
+
+@dataclass
+class Reading:
+    """The runs of an experiment as they were found: in the cache, and loaded when they are asked for."""
+
+    cache: RunCache
+    mark: str
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """Oldest first.
+
+        Raises:
+            NewerSchema: one of them was written by a newer tipbench.
+        """
+        held = self.cache.read()
+        if held is None:
+            raise TrackingError("the cache was deleted while it was read", hint="Run the command again.")
+        for run in held.runs.values():
+            _check_schema(run)
+        # Somebody else may have brought the cache up to date since.
+        self.mark = held.mark
+        return sorted(held.runs.values(), key=lambda run: (run.start_time, run.first_id))
+
+    def find_made(self, name: str, beside: object) -> str | None:
+        """What was made of just these runs and of what stood beside them, if it was kept under this name."""
+        return self.cache.find_made(name, content_hash([self.mark, beside]))
+
+    def keep_made(self, name: str, beside: object, body: str) -> None:
+        """Keeps it until something else is kept under this name."""
+        self.cache.keep_made(name, content_hash([self.mark, beside]), body)
+
+
+def open_reading(
+    rest: Rest, experiment: Experiment, *, cache: RunCache, fresh: bool, small: int = SMALL
+) -> Reading:
+    """Brings the cache up to date; `read_runs` says what of."""
+    head = None if fresh else cache.read_head()
     now = call_patiently(rest.read_clock)
-    if known and (len(known.runs) <= small or known.cursor_ms > now + OVERLAP_MS):
-        known = None
-    if known:
-        changes = _search_changes(rest, experiment, known=known, now_ms=now)
-    else:
+    if head and (head.runs <= small or head.cursor_ms > now + CLOCK_MS):
+        head = None
+    mark = cache.update(_search_changes(rest, experiment, head=head, now_ms=now)) if head else None
+    if mark is None:
         changes = _search_all(rest, experiment, now_ms=now)
-    runs = cache.update(changes, known=known)
-    for run in runs:
-        _check_schema(run)
-    return sorted(runs, key=lambda run: (run.start_time, run.first_id))
+        mark = cache.update(changes) or cache.update(changes)
+    return Reading(cache, mark or "")
 
 
 def _search_all(rest: Rest, experiment: Experiment, *, now_ms: int) -> Changes:
@@ -215,24 +323,25 @@ def _search_all(rest: Rest, experiment: Experiment, *, now_ms: int) -> Changes:
         cursor_ms=now_ms,
         runs={each.run.run_id: each.run for each in found if not each.deleted},
         deleted={each.run.run_id for each in found if each.deleted},
+        whole=True,
     )
 
 
-def _search_changes(rest: Rest, experiment: Experiment, *, known: CachedRuns, now_ms: int) -> Changes:
+def _search_changes(rest: Rest, experiment: Experiment, *, head: CacheHead, now_ms: int) -> Changes:
     """What changed since then. Deleting and restoring moves no time: they are searches of their own."""
     # Deleted ones first: a run restored in between is then found by one of the other searches.
-    deleted = _search_deleted(rest, experiment, known)
-    since = known.cursor_ms - OVERLAP_MS
+    deleted = _search_deleted(rest, experiment, head)
+    since = head.cursor_ms - OVERLAP_MS
     changed = {run.run_id: run for run in find_runs(rest, [experiment.id], where=_touched(since))}
-    changed |= {run.run_id: run for run in _search_ids(rest, experiment, known.deleted)}
+    changed |= {run.run_id: run for run in _search_ids(rest, experiment, head.deleted)}
     return Changes(cursor_ms=now_ms, runs=changed, deleted=deleted - changed.keys())
 
 
-def _search_deleted(rest: Rest, experiment: Experiment, known: CachedRuns) -> set[str]:
+def _search_deleted(rest: Rest, experiment: Experiment, head: CacheHead) -> set[str]:
     """The ids of deleted runs; of those known as deleted none has to be sent again."""
     where = _touched(0)
-    if known.deleted:
-        where += f" AND attributes.run_id NOT IN ({_quoted(sorted(known.deleted)[:IDS_AT_ONCE])})"
+    if head.deleted:
+        where += f" AND attributes.run_id NOT IN ({_quoted(sorted(head.deleted)[:IDS_AT_ONCE])})"
     return {run.run_id for run in find_runs(rest, [experiment.id], where=where, view="DELETED_ONLY")}
 
 

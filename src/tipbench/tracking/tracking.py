@@ -31,9 +31,7 @@ from tipbench.tracking.delivery import (
     Outbox,
     artifact_names,
     join_artifact,
-    overrule_run,
     proxied_folder,
-    stamped_batch,
 )
 from tipbench.tracking.experiments import Experiments
 from tipbench.tracking.journal import journal_folder
@@ -52,7 +50,16 @@ from tipbench.tracking.runs import (
     prepare_write,
     trace_body,
 )
-from tipbench.tracking.search import SMALL, RunCache, TextCache, find_runs, read_runs
+from tipbench.tracking.search import (
+    SMALL,
+    Reading,
+    RunCache,
+    TextCache,
+    find_newest_runs,
+    find_runs,
+    open_reading,
+)
+from tipbench.tracking.touching import overrule_run, tell_stamped
 from tipbench.web import check_encrypted, split_credentials
 
 PATIENCE_SECONDS = 60.0
@@ -151,8 +158,12 @@ class Tracking:
         Raises:
             NewerSchema: one of them was written by a newer tipbench.
         """
+        return self.open_reading(experiment, fresh=fresh).runs
+
+    def open_reading(self, experiment: Experiment, *, fresh: bool = False) -> Reading:
+        """The same, loaded when they are asked for: what was made of them may be kept already."""
         path = self._home / "cache" / f"{content_hash([self._server, experiment.uid])}.db"
-        return read_runs(self._rest, experiment, cache=RunCache(path), fresh=fresh)
+        return open_reading(self._rest, experiment, cache=RunCache(path), fresh=fresh)
 
     def fill_cache(self, experiment: Experiment, *, runs: int) -> None:
         """Reads what was just stored, so that the next read asks for next to nothing; `runs` are there now.
@@ -160,7 +171,7 @@ class Tracking:
         A small experiment is read whole every time: it has no use for it.
         """
         if runs > SMALL:
-            self.read_runs(experiment)
+            self.open_reading(experiment)
 
     def search_runs(
         self,
@@ -170,6 +181,10 @@ class Tracking:
     ) -> list[Run]:
         """The runs that match an MLflow filter, oldest first."""
         return find_runs(self._rest, experiment_ids, where=filter, view=view)
+
+    def search_newest_runs(self, experiment_ids: Sequence[str], filter: str, *, most: int) -> list[Run]:  # noqa: A002
+        """The newest runs that match an MLflow filter, at most so many, newest first: one request."""
+        return find_newest_runs(self._rest, experiment_ids, where=filter, most=most)
 
     def read_run(self, run_id: str) -> Run:
         """One run as it is now.
@@ -292,10 +307,8 @@ class Tracking:
             )
         )
         refusal: AnsweredNo | None = None
-        stamp = call_patiently(self._rest.read_clock)
-        batch = stamped_batch(self._rest, run_id, stamp=stamp, write=claim)
         try:
-            call_patiently(lambda: self._rest.tell("runs/log-batch", batch))
+            call_patiently(lambda: tell_stamped(self._rest, run_id, claim))
         except AnsweredNo as error:
             refusal = error
         winner = self.read_run(run_id).params.get(key)

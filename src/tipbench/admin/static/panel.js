@@ -31,7 +31,18 @@ function swap(target, html) {
   const live = document.getElementById("live");
   if (said && live && live.textContent !== said) live.textContent = said;
   /** @type {HTMLElement | null} */ (target.querySelector('[aria-invalid="true"]'))?.focus();
+  turnTo(/** @type {HTMLElement | null} */ (target.querySelector("[data-focus]")));
   enhance(target);
+}
+
+/** The next tip is read before it is scored: it has the focus, is in sight, and a second tap does not score it. @param {HTMLElement | null} next */
+function turnTo(next) {
+  if (!next) return;
+  next.focus({ preventScroll: true });
+  next.scrollIntoView({ block: matchMedia("(max-width: 47.99rem)").matches ? "start" : "nearest" });
+  const form = next.closest("form");
+  form?.setAttribute("data-fresh", "");
+  setTimeout(() => form?.removeAttribute("data-fresh"), 300);
 }
 
 function alertBox() {
@@ -77,7 +88,8 @@ document.addEventListener("click", async (event) => {
     if (target.id === "judge") return;
     history.replaceState(null, "", href);
     document.querySelectorAll("tr.chosen").forEach((row) => row.classList.remove("chosen"));
-    link.closest("tbody tr")?.classList.add("chosen");
+    const line = new URL(href, location.href).searchParams.get("line");
+    document.querySelectorAll("tr[data-line]").forEach((row) => row.classList.toggle("chosen", row.getAttribute("data-line") === line));
   } catch (error) {
     fail(error);
   }

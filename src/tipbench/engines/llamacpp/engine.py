@@ -5,7 +5,7 @@ import re
 import signal
 import socket
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -13,6 +13,7 @@ from typing import IO
 from tipbench.engines.llamacpp.wire import LoadOrder, LoadReport, ModelAnswer, ModelQuestion
 from tipbench.engines.machine import MachineLock, check_memory
 from tipbench.engines.protocol import check_question
+from tipbench.engines.threads import ThreadWatch
 from tipbench.engines.weights import KNOWN_WEIGHTS, DigestCache, GgufHeader, read_header
 from tipbench.errors import EngineUnavailable, GenerationFailed, ModelMissing, ModelRefused
 from tipbench.processes import Child
@@ -92,18 +93,45 @@ LOAD_TIMEOUT_SECONDS = 600.0
 LONGEST_CONTEXT_TOKENS = 131_072
 
 
+@dataclass(frozen=True)
+class LoadedProcess:
+    """A child process that holds a model."""
+
+    process: ModelProcess
+    threads: int
+    load_seconds: float
+
+
 class LlamaCppModel:
-    """A model loaded in a child process."""
+    """A model loaded in a child process; in another one when other threads have long been better."""
 
     def __init__(
-        self, model: Model, process: ModelProcess, *, load_seconds: float, timeout_seconds: float
+        self,
+        model: Model,
+        start: Callable[[int], LoadedProcess],
+        *,
+        watch: ThreadWatch,
+        timeout_seconds: float,
     ) -> None:
-        self.load_seconds = load_seconds
-        self.process_id = process.pid
+        self._start = start
+        self._watch = watch
         self._name = model.name
         self._raw = model.raw
-        self._process = process
         self._timeout_seconds = timeout_seconds
+        self._loaded = start(watch.choose())
+
+    @property
+    def load_seconds(self) -> float:
+        return self._loaded.load_seconds
+
+    @property
+    def process_id(self) -> int:
+        return self._loaded.process.pid
+
+    @property
+    def threads(self) -> int:
+        """How many it computes with now."""
+        return self._loaded.threads
 
     def generate(self, prompt: str | Chat, *, sampling: Sampling, seed: int) -> Generation:
         """The model's answer to a chat: the same for the same question, whatever came before.
@@ -125,8 +153,11 @@ class LlamaCppModel:
 
     def _ask(self, question: ModelQuestion) -> Generation:
         check_question(question.chat, question.sampling)
+        threads = self._watch.look(self.threads, process_id=self.process_id, load_seconds=self.load_seconds)
+        if threads != self.threads:
+            self._loaded = self._start(threads)
         try:
-            reply = self._process.ask(question, timeout_seconds=self._timeout_seconds)
+            reply = self._loaded.process.ask(question, timeout_seconds=self._timeout_seconds)
         except EngineUnavailable as error:
             raise EngineUnavailable(f"{self._name!r}: {error.message}", hint=error.hint) from error
         answer = ModelAnswer.model_validate_json(reply)
@@ -137,9 +168,9 @@ class LlamaCppModel:
 
 @dataclass(frozen=True)
 class LlamaCppOptions:
-    """How models are loaded and asked."""
+    """How models are loaded and asked. Without `threads` there are as many as others leave cores."""
 
-    threads: int
+    threads: int | None = None
     context_tokens: int = 4096
     timeout_seconds: float = 300.0
 
@@ -160,12 +191,14 @@ class LlamaCppEngine:
         digests: DigestCache,
         options: LlamaCppOptions,
         make_room: Callable[[], None] | None = None,
+        watch_threads: Callable[[int | None], ThreadWatch] = ThreadWatch,
     ) -> None:
         self._models_folder = models_folder
         self._lock = lock
         self._digests = digests
         self._options = options
         self._make_room = make_room
+        self._watch_threads = watch_threads
 
     def list_models(self) -> Sequence[Model]:
         """Every `.gguf` of the models folder; a broken one has no number of parameters."""
@@ -212,23 +245,18 @@ class LlamaCppEngine:
         with self._lock.hold(f"model {model.name!r}") as lock:
             if self._make_room is not None:
                 self._make_room()
-            order = self._make_order(model)
-            with start_model_process(lock=lock) as process:
-                try:
-                    reply = process.ask(order, timeout_seconds=LOAD_TIMEOUT_SECONDS)
-                except EngineUnavailable as error:
-                    raise EngineUnavailable(
-                        f"{model.name!r} does not load: {error.message}",
-                        hint=f"Is {model.location} complete, and a model that llama.cpp knows?",
-                    ) from error
-                yield LlamaCppModel(
-                    model,
-                    process,
-                    load_seconds=LoadReport.model_validate_json(reply).load_seconds,
-                    timeout_seconds=self._options.timeout_seconds,
-                )
+            with ExitStack() as child:
 
-    def _make_order(self, model: Model) -> LoadOrder:
+                def start(threads: int) -> LoadedProcess:
+                    # The one before is gone for certain before the next one loads.
+                    child.close()
+                    order = self._make_order(model, threads)
+                    return _load(child.enter_context(start_model_process(lock=lock)), order, model)
+
+                watch = self._watch_threads(self._options.threads)
+                yield LlamaCppModel(model, start, watch=watch, timeout_seconds=self._options.timeout_seconds)
+
+    def _make_order(self, model: Model, threads: int) -> LoadOrder:
         """How to load it, once it is certain that it is the right file and fits."""
         path = Path(model.location)
         if not path.is_file() or self._digests.sha256(path) != model.digest.removesuffix(RAW):
@@ -240,7 +268,7 @@ class LlamaCppEngine:
         trained = header.trained_context_tokens or self._options.context_tokens
         context_tokens = min(self._options.context_tokens, trained, LONGEST_CONTEXT_TOKENS)
         check_memory(model, kv_bytes=header.kv_bytes_per_token * context_tokens)
-        return LoadOrder(path=str(path), context_tokens=context_tokens, threads=self._options.threads)
+        return LoadOrder(path=str(path), context_tokens=context_tokens, threads=threads)
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self._models_folder.glob(f"*{SUFFIX}") if path.is_file())
@@ -280,6 +308,17 @@ class LlamaCppEngine:
             size_bytes=path.stat().st_size,
             location=str(path.resolve()),
         )
+
+
+def _load(process: ModelProcess, order: LoadOrder, model: Model) -> LoadedProcess:
+    try:
+        reply = process.ask(order, timeout_seconds=LOAD_TIMEOUT_SECONDS)
+    except EngineUnavailable as error:
+        raise EngineUnavailable(
+            f"{model.name!r} does not load: {error.message}",
+            hint=f"Is {model.location} complete, and a model that llama.cpp knows?",
+        ) from error
+    return LoadedProcess(process, order.threads, LoadReport.model_validate_json(reply).load_seconds)
 
 
 def _is_path(name: str) -> bool:

@@ -53,14 +53,6 @@ BLOCK = 0
 
 
 @dataclass(frozen=True)
-class Sample:
-    """A part of what a judge would be handed: a first impression of it."""
-
-    anchors: int
-    blocks: int
-
-
-@dataclass(frozen=True)
 class AutoItem:
     """One text as the judge gets to see it, with the flags that code set."""
 
@@ -110,19 +102,16 @@ def sittings_of(judge: JudgeModel, bench: Bench) -> list[StoredSitting]:
     ]
 
 
-def draw_key(
-    judge: JudgeModel, bench: Bench, pack: Pack, *, rng: Random, sample: Sample | None = None
-) -> BlindKey | None:
+def draw_key(judge: JudgeModel, bench: Bench, pack: Pack, *, rng: Random) -> BlindKey | None:
     """A key over the anchors and, after them in random order, what waits for this judge; None if nothing.
 
     Equal texts stand under one id: they are asked about once.
     """
-    waiting = _draw_waiting(judge, bench, rng, limit=sample.blocks if sample else None)
+    waiting = _draw_waiting(judge, bench, rng)
     if not waiting:
         return None
     rng.shuffle(waiting)
-    known = len(pack.anchors)
-    anchors = rng.sample(pack.anchors, min(sample.anchors, known) if sample else known)
+    anchors = rng.sample(pack.anchors, len(pack.anchors))
     drawn = [
         *(KeyItem(id="", text_hash=content_hash(a.text), anchor=a.id) for a in anchors),
         *(KeyItem(id="", text_hash="", block=BLOCK, cell=m.cell.run.run_id, slot=m.slot) for m in waiting),
@@ -139,7 +128,7 @@ def draw_key(
     )
 
 
-def _draw_waiting(judge: JudgeModel, bench: Bench, rng: Random, *, limit: int | None) -> list[Member]:
+def _draw_waiting(judge: JudgeModel, bench: Bench, rng: Random) -> list[Member]:
     tokens = {sitting.facts.token for sitting in sittings_of(judge, bench) if sitting.closed is not None}
     cells = bench.evidence.cells
     taken = {
@@ -151,7 +140,7 @@ def _draw_waiting(judge: JudgeModel, bench: Bench, rng: Random, *, limit: int | 
         }
         for cell in cells
     }
-    return [item for block in draw_blocks(cells, taken=taken, limit=limit, rng=rng) for item in block.items]
+    return [item for block in draw_blocks(cells, taken=taken, limit=None, rng=rng) for item in block.items]
 
 
 # A sitting in the store: opened or taken up.
@@ -172,10 +161,8 @@ class AutoSitting:
         return self.sitting.facts.token
 
 
-def sit_down(
-    judging: Judging, judge: JudgeModel, *, experiment: str, sample: Sample | None = None
-) -> AutoSitting | None:
-    """This judge's open sitting, else a new one, over a sample if wanted; None when nothing waits for it.
+def sit_down(judging: Judging, judge: JudgeModel, *, experiment: str) -> AutoSitting | None:
+    """This judge's open sitting, else a new one; None when nothing waits for it.
 
     Raises:
         UsageError: judging of the experiment was closed.
@@ -188,7 +175,7 @@ def sit_down(
             return None
         bench, mine = tidy, [s for s in sittings_of(judge, tidy) if s.is_open(tidy.now_ms)]
         if not mine:
-            token = _hand_out(judge, tidy, sample)
+            token = _hand_out(judge, tidy)
             if token is None:
                 return None
             bench = tidy.again()
@@ -204,11 +191,11 @@ def sit_down(
         )
 
 
-def _hand_out(judge: JudgeModel, bench: Bench, sample: Sample | None) -> str | None:
+def _hand_out(judge: JudgeModel, bench: Bench) -> str | None:
     """Makes a new sitting over what waits for this judge; its token, or None when nothing does."""
     cell = bench.evidence.cells[-1]
     seed = seed_source(bench.stamps)()
-    key = draw_key(judge, bench, bench.pack_of(cell.facts.pack_hash), rng=Random(seed), sample=sample)
+    key = draw_key(judge, bench, bench.pack_of(cell.facts.pack_hash), rng=Random(seed))
     if key is None:
         return None
     blank = bench.blank()
@@ -248,12 +235,11 @@ PAUSES_SECONDS = (2.0, 5.0, 15.0)
 
 @dataclass(frozen=True)
 class AutoOrder:
-    """Who judges, for how much money at most, whether also when it is no good, and whether only a sample."""
+    """Who judges, for how much money at most, and whether also when it is no good."""
 
     judge: JudgeModel
     budget_usd: float | None = None
     anyway: bool = False
-    sample: Sample | None = None
 
 
 @dataclass(frozen=True)
@@ -290,7 +276,7 @@ class AutoJudging:
         uid = self.judging.open(experiment).experiment.uid
         place = content_hash([uid, order.judge.name, order.judge.digest])
         with hold_lock(self.judging.locks / f"auto-{place}.lock"):
-            sitting = sit_down(self.judging, order.judge, experiment=experiment, sample=order.sample)
+            sitting = sit_down(self.judging, order.judge, experiment=experiment)
             if sitting is None:
                 return None
             path = self.ledgers / f"{uid}-{sitting.token}.jsonl"
