@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx2
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.admin.making import PASSWORD
 from tests.support.ports import free_port
@@ -23,6 +23,7 @@ from tipbench.clock import make_stamps
 from tipbench.settings import Settings
 
 FLAGS = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
+expect.set_options(timeout=PATIENCE_SECONDS * 1000)
 PEOPLE: dict[str, Role] = {"ada": "admin", "jo": "judge", "kim": "judge", "vi": "viewer"}
 
 
@@ -109,11 +110,15 @@ class Visitor:
         self.page.goto(f"{self.server.url}{place}{quote(name, safe='')}")
 
     def judge(self, name: str, *, blocks: int = 1) -> None:
-        """To the desk: the open sitting, or a short new one."""
+        """To the desk: the open sitting, or a short new one.
+
+        A click does not wait for the page it leads to, nor do `count`, `all` and `evaluate`: so this does.
+        """
         self.page.goto(f"{self.server.url}/judge/{quote(name, safe='')}?blocks={blocks}")
         begin = self.page.get_by_role("button", name="Begin")
         if begin.count():
             begin.click()
+        expect(self.page.get_by_test_id("progress")).to_be_visible()
 
     def sign_in(self, name: str) -> None:
         self.go("/sign-in")
@@ -128,7 +133,7 @@ def visit(browser: Browser, server: Server, name: str, **options: object) -> Gen
     """A visitor who is signed in; violations of the policy and requests to elsewhere fail the test."""
     context: BrowserContext = browser.new_context(**options)  # pyright: ignore[reportArgumentType]
     page = context.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(PATIENCE_SECONDS * 1000)
     visitor = Visitor(page, server)
     page.on(
         "console",

@@ -28,8 +28,6 @@ from tipbench.clock import make_stamps
 from tipbench.settings import Settings
 from tipbench.tracking.tracking import open_managed_folder
 
-expect.set_options(timeout=60_000)
-
 
 @pytest.fixture
 def browser() -> Iterator[Browser]:

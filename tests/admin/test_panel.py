@@ -29,7 +29,6 @@ HOSTILE = (
 )
 
 pytestmark = [pytest.mark.timeout(900)]
-expect.set_options(timeout=60_000)
 
 
 @pytest.fixture(scope="module")

@@ -131,6 +131,7 @@ def walk_promotions(walk: Walk, bench: str) -> None:
     if page.get_by_role("button", name="Name it").count():
         page.get_by_label("Reason").fill("the first one")
         page.get_by_role("button", name="Name it").click()
+        expect(page.get_by_role("button", name="Name it")).to_have_count(0)
     page.get_by_role("button", name="Check", exact=True).click()
     expect(page.get_by_test_id("gate")).to_be_visible()
     walk.look("gate")
@@ -176,6 +177,7 @@ def walk_desk(walk: Walk, bench: str, others: Others) -> None:
     page = walk.visitor.page
     walk.go("begin", "/judge/", others.unjudged)
     page.get_by_role("button", name="Practise on 3 tips first").click()
+    expect(page.get_by_role("button", name="Compare")).to_be_visible()
     for scale in page.locator("fieldset[data-scale]").all():
         scale.locator("label.score").nth(2).click()
     page.get_by_role("button", name="Compare").click()
@@ -187,6 +189,7 @@ def walk_desk(walk: Walk, bench: str, others: Others) -> None:
     walk.go("blind", "/e/", bench)
     walk.go("judging-mine", "/judging")
     page.get_by_role("link", name=f"Go on with {bench}").click()
+    expect(page.get_by_test_id("tip")).to_be_visible()
     # With our script the end replaces the desk; without it is a page of its own.
     page.evaluate("() => document.querySelector('#judge form').removeAttribute('data-swap')")
     page.get_by_text("Discard…").click()
@@ -215,6 +218,7 @@ def press_one_item(page: Page) -> None:
 def finish(visitor: Visitor) -> None:
     """Judges to the end and closes the sitting."""
     page = visitor.page
+    expect(page.get_by_test_id("tip").or_(page.get_by_test_id("done"))).to_be_visible()
     while page.get_by_test_id("tip").count():
         press_one_item(page)
     page.get_by_role("button", name="Close the sitting").click()

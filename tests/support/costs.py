@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 KEPT = Path(__file__).parents[1] / "costs.json"
+EACH = KEPT.parents[1] / "build" / "costs-by-test.json"
 VARIABLE = "TIPBENCH_TEST_COSTS"
-"""Set it to 1 to keep the costs of this run in `tests/costs.json`."""
+"""Set it to 1 to keep the costs of this run in `tests/costs.json`, those of each test in `build/`."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -51,11 +52,15 @@ class Costs:
             output["costs"] = dict(self._tests)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        dearest = sorted(self._tests.items(), key=lambda pair: -pair[1])[:10]
+        dearest = sorted(self._tests.items(), key=lambda pair: -pair[1])
         terminalreporter.section(f"{sum(self._tests.values()):.0f} CPU seconds; the dearest tests")
-        for name, seconds in dearest:
+        for name, seconds in dearest[:10]:
             terminalreporter.line(f"{seconds:6.1f} {name}")
         if os.environ.get(VARIABLE):
+            EACH.parent.mkdir(exist_ok=True)
+            EACH.write_text(
+                json.dumps({name: round(cost, 2) for name, cost in dearest}, indent=1) + "\n", "utf-8"
+            )
             KEPT.write_text(json.dumps(_by_file(self._tests), indent=1) + "\n", encoding="utf-8")
 
     def _read(self) -> float:
