@@ -23,7 +23,7 @@ help:
 	@echo "make test-all     the outer ring: everything below, results into docs/test-rings.md"
 	@echo "make test-slow    the statistics' bars, kills, the exotic MLflow servers, the whole headline and demo"
 	@echo "make test-mutants seeded defects in the product, each by the test that finds it"
-	@echo "make test-costs   the inner ring, and what each file costs into tests/costs.json: it decides their order"
+	@echo "make test-costs   the inner ring, and how long each file takes into tests/costs.json: it decides their order"
 	@echo "make test-faults  the whole table of faults"
 	@echo "make test-postgres  the same with MLflow on Postgres, one fault a request"
 	@echo "make coverage     how much of the code the tests run, branches too; names files under 85 %"

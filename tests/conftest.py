@@ -21,6 +21,7 @@ from tests.support.copying import SERVERS, ServerData, copy_experiment, make_onc
 from tests.support.costs import Costs, longest_first
 from tests.support.experiments import collect_into
 from tests.support.seeds import VARIABLE, begin_test, seed_of_run, use_seeded_ids
+from tests.support.servers import start_shared
 from tests.support.small_pack import write_small_pack
 from tipbench.cli import main
 from tipbench.settings import Settings
@@ -128,7 +129,7 @@ def mlflow_url() -> str:
 
     One for all processes would be what they wait for: it is one process, too.
     """
-    return open_managed_folder(own_server().home).start().url
+    return start_shared(own_server().home)
 
 
 @pytest.fixture(scope="session")
