@@ -1,7 +1,8 @@
 """What each test costs in CPU seconds: its process, children it waited for, the worker's MLflow server.
 
-Wall time says little of a test on a shared machine, but all of how long a file keeps its worker: what was killed
-and what was waited for count. It decides the order of the next runs: a long file that is begun last runs alone.
+Wall time says little of a test on a shared machine, but all of how long a file keeps its worker: what was
+killed and what was waited for count. It decides the order of the next runs: a long file that is begun last
+runs alone.
 """
 
 import json

@@ -100,9 +100,9 @@ class MlflowServer:
 def start_shared(home: Path) -> str:
     """The server that the tests of a worker share, in the place of the managed one of this data folder.
 
-    It is the same MLflow on the same files, behind gunicorn's threads: there a request costs half to two thirds
-    of what it costs behind uvicorn, and servers are the larger part of a run. The managed server as people have
-    it is in `tests/tracking/test_managed.py`, and wherever a test has a data folder of its own.
+    It is the same MLflow on the same files, behind gunicorn's threads: there a request costs half to two
+    thirds of what it costs behind uvicorn, and servers are the larger part of a run. The managed server as
+    people have it is in `tests/tracking/test_managed.py`, and wherever a test has a data folder of its own.
     """
     managed, folder = open_managed_folder(home), managed_folder(home)
     known = managed.find()
