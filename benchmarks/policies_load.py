@@ -157,8 +157,11 @@ def resident_mb(servers: Sequence[Server]) -> float:
     total = 0
     for server in servers:
         assert server.process is not None
-        text = Path(f"/proc/{server.process.pid}/status").read_text()
-        total += int(next(line.split()[1] for line in text.splitlines() if line.startswith("VmRSS")))
+        pid = server.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for each in (pid, *children):
+            text = Path(f"/proc/{each}/status").read_text()
+            total += int(next(line.split()[1] for line in text.splitlines() if line.startswith("VmRSS")))
     return total / 1024
 
 
@@ -187,7 +190,7 @@ def fill(contender: Contender, users: int) -> None:
 
 
 def open_contenders(folder: Path) -> tuple[list[Contender], list[RedisServer]]:
-    """One process on files and two on Redis, each without and with the shadow."""
+    """One process on files, two servers on Redis, and one of four processes; without and with the shadow."""
     contenders: list[Contender] = []
     stores: list[RedisServer] = []
     for name, options in (("shadow off", ()), ("shadow on", ("--shadows", "egreedy-v2-shadow"))):
@@ -200,6 +203,8 @@ def open_contenders(folder: Path) -> tuple[list[Contender], list[RedisServer]]:
             url = stores[-1].url
             two = [Server(folder / f"redis {n} {name}", store=url, options=options) for n in (1, 2)]
             contenders.append(Contender(f"two on Redis, {name}", [each.port for each in two], two))
+            four = Server(folder / f"redis four {name}", store=url, options=(*options, "--workers", "4"))
+            contenders.append(Contender(f"--workers 4 on Redis, {name}", [four.port], [four]))
     for contender in contenders:
         for server in contender.servers:
             server.start()

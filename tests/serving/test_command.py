@@ -5,7 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from tests.conftest import Cli
+from tests.policies.stores import RedisServer, run_redis
 from tests.promotion.campaign import Campaign
 from tests.serving.serving_app import ASK, TIPS, TOKEN, open_client
 from tests.support.ports import free_port
@@ -24,28 +25,22 @@ from tipbench.policies.serving.signals import read_signals
 from tipbench.policies.serving.tips import StoredTip, read_tips, write_tips
 from tipbench.tracking import Tracking
 
-Ask = Callable[[str, object], Any]
 HOST, SEED = "127.0.0.2", 5
 """An address of this machine that is not the default's."""
 
 
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    yield from run_redis(tmp_path_factory.mktemp("r"))
+
+
 @contextmanager
-def serve(tips: Path) -> Generator[Ask]:
+def serve(*options: str) -> Generator[httpx2.Client]:
     """The command as a process; gives what asks it."""
     port = free_port()
     command = [
         *(sys.executable, "-m", "tipbench", "policies", "serve", "--host", HOST, "--port", str(port)),
-        *(
-            "--expose",
-            "--active",
-            "linucb",
-            "--shadows",
-            "egreedy-v2-shadow",
-            "--tips",
-            str(tips),
-            "--seed",
-            str(SEED),
-        ),
+        *("--expose", "--seed", str(SEED), *options),
     ]
     environ = os.environ | {"TIPBENCH_POLICIES_TOKEN": TOKEN}
     with (
@@ -62,16 +57,17 @@ def serve(tips: Path) -> Generator[Ask]:
             except httpx2.HTTPError:
                 return False
 
-        def ask(path: str, body: object) -> Any:
-            answer = client.post(path, json=body)
-            assert answer.status_code == 200, answer.text
-            return answer.json()
-
         try:
             eventually(answers, "the policies answer")
-            yield ask
+            yield client
         finally:
             process.terminate()
+
+
+def post(client: httpx2.Client, path: str, body: object) -> Any:
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
 
 
 def test_the_server_listens_decides_shadows_and_draws_as_its_options_say(cli: Cli, tmp_path: Path) -> None:
@@ -79,16 +75,56 @@ def test_the_server_listens_decides_shadows_and_draws_as_its_options_say(cli: Cl
     write_tips(own, [StoredTip(id="only", text="Breathe.", kind="break", quality=1.0)])
     situation = Situation.model_validate({key: value for key, value in ASK.items() if key != "user"})
     policy = list_policies()["random"]
-    with serve(own) as ask:
-        got = ask("/recommend", {"user": "ann", "hour": 9.5, "weekend": False})
+    shadowed = ("--active", "linucb", "--shadows", "egreedy-v2-shadow", "--tips", str(own))
+    with serve(*shadowed) as client:
+        got = post(client, "/recommend", {"user": "ann", "hour": 9.5, "weekend": False})
         assert (got["policy"], got["tip"], got["text"]) == ("linucb", "only", "Breathe.")
         for number in range(20):
-            scored = ask("/score/random/v1", ASK | {"user": f"u{number}"})
+            scored = post(client, "/score/random/v1", ASK | {"user": f"u{number}"})
             drawn = choose_tip(policy, situation, {}, draw=draw_for(SEED, scored["decision"]))
             assert scored["tip"] == TIPS[drawn.index]["id"]
-        ask("/score/egreedy/v1", ASK)
+        post(client, "/score/egreedy/v1", ASK)
     shadows = [s.signal for s in read_signals(cli.home / "policies" / "signals") if s.kind == "shadow"]
     assert set(shadows) == {"shadow:egreedy-v2-shadow"}
+
+
+def test_several_processes_answer_as_one_on_a_store_that_allows_it(
+    cli: Cli, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    refused = cli("policies", "serve", "--workers", "2")
+    assert (refused.code, "--store redis://" in refused.err) == (2, True), refused.err
+    own = tmp_path / "own.jsonl"
+    write_tips(own, [StoredTip(id="only", text="Breathe.", kind="break", quality=1.0)])
+    signals, users = cli.home / "policies" / "signals", [f"w{number}" for number in range(40)]
+    options = ("--workers", "2", "--store", redis_server.url, "--active", "linucb", "--tips", str(own))
+    with serve(*options) as client:
+
+        def score(user: str) -> Any:
+            # Each on a connection of its own: whichever process takes it.
+            headers = client.headers | {"Connection": "close"}
+            answer = client.post("/score/egreedy/v1", json=ASK | {"user": user}, headers=headers)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        def both_wrote() -> bool:
+            decided.update({user: score(user)["decision"] for user in users})
+            return len({signal for signal in signals.iterdir() if signal.stat().st_size}) == 2
+
+        decided: dict[str, str] = {}
+        eventually(both_wrote, "both processes have scored")
+        for user, decision in decided.items():
+            reward = {"user": user, "decision": decision, "reward": 1.0}
+            assert not post(client, "/reward/egreedy/v1", reward)["repeated"]
+            assert post(client, "/reward/egreedy/v1", reward)["repeated"]
+        tip = post(client, "/recommend", {"user": "ann", "hour": 9.5, "weekend": False})
+        assert (tip["policy"], tip["text"]) == ("linucb", "Breathe.")
+        told = client.get("/metrics").text
+    served = sum(signal.kind == "serve" for signal in read_signals(signals))
+    scored = (
+        f'tipbench_policy_requests_total{{route="/score/{{family}}/{{version}}",status="200"}} {served - 1}.0'
+    )
+    assert scored in told, told
+    assert "tipbench_policy_problems 0.0" in told
 
 
 @pytest.mark.parametrize(

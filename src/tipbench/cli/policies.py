@@ -1,10 +1,12 @@
 """`tipbench policies`: which tip for whom. Serve policies, simulate and evaluate them, make one active."""
 
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from tipbench.policies.simulation.report import RegretInterval, SimulationReport
     from tipbench.policies.simulation.run import PoolTip
     from tipbench.records import Rubric
+    from tipbench.settings import Settings
 
 FRONT = "Put a reverse proxy with TLS in front of it, which alone can reach this port: it sends the token on."
 KIND_VALUE = "time_slot"
@@ -61,40 +64,67 @@ def command() -> None:
     help="Tips for requests that bring none [default: tips.jsonl of the data folder, if there is one].",
 )
 @click.option("--seed", type=int, help="Of everything left to chance [default: 0].")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Processes that answer. More than one needs a store in Redis.",
+)
 @home_option
-def serve(*, host: str, port: int, expose: bool, tips: Path | None, **flags: object) -> None:
+def serve(*, host: str, port: int, expose: bool, tips: Path | None, workers: int, **flags: object) -> None:
     """Serve score, reward, stats, recommend and reset over HTTP, until stopped."""
     check_extra("serve", "fastapi", "prometheus_client", "uvicorn")
-    import uvicorn
-
-    from tipbench.clock import make_stamps
-    from tipbench.policies.serving.app import ServingOptions, create_app, open_serving, read_token
-    from tipbench.policies.serving.tips import read_tips
-    from tipbench.settings import read_settings, split_list
-    from tipbench.show.console import make_console
+    from tipbench.settings import read_settings
 
     check_host(host, expose=expose, hint=FRONT)
     settings = read_settings(flags)
     check_room(settings)
-    folder, say = settings.policies_folder, make_console()
-    path = tips or (folder / "tips.jsonl" if (folder / "tips.jsonl").exists() else None)
-    shadows = settings.policies_shadows
-    options = ServingOptions(
-        store=settings.policies_store,
-        token=settings.policies_token or read_token(folder),
-        active=settings.policies_active,
-        shadows=split_list(shadows, what="shadows") if shadows else (),
-        tips=read_tips(path) if path else (),
-        seed=settings.seed,
-    )
-    serving = open_serving(folder, options, stamps=make_stamps())
+    if workers > 1 and settings.policies_store == "files":
+        raise UsageError(
+            f"--workers {workers}: states in files have one process that changes them",
+            hint="Keep the states in Redis: --store redis://HOST:6379/0, or leave --workers out.",
+        )
+    with TemporaryDirectory(prefix="tipbench-metrics-") as metrics:
+        if workers > 1:
+            # Before its client is imported, here and in the workers.
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
+            # Workers read the settings themselves: flags reach them through the environment.
+            given = {name: value for name, value in flags.items() if value is not None}
+            os.environ |= {f"TIPBENCH_{name.upper()}": str(value) for name, value in given.items()}
+        _serve_policies(settings, tips, host=host, port=port, workers=workers)
+
+
+def _serve_policies(settings: "Settings", tips: Path | None, *, host: str, port: int, workers: int) -> None:
+    import uvicorn
+
+    from tipbench.policies.serving.app import WORKER_TIPS, create_app, serve_as_set
+    from tipbench.show.console import make_console
+
+    say, serving = make_console(), serve_as_set(settings, tips=tips)
     for problem in serving.service.store.problems:
         say.print(f"· {problem}", markup=False)
-    where = "TIPBENCH_POLICIES_TOKEN" if settings.policies_token else str(folder / "token")
+    token = "TIPBENCH_POLICIES_TOKEN" if settings.policies_token else str(settings.policies_folder / "token")
     say.print(
-        f"policies at http://{host}:{port}, active {serving.active.name()}, token in {where}", markup=False
+        f"policies at http://{host}:{port}, active {serving.active.name()}, token in {token}", markup=False
     )
-    uvicorn.run(create_app(serving), host=host, port=port, log_level="warning", access_log=False)
+    if workers == 1:
+        uvicorn.run(create_app(serving), host=host, port=port, log_level="warning", access_log=False)
+        return
+    # What would keep a worker from starting was told by now; each opens the same by itself.
+    serving.close()
+    os.environ |= {"TIPBENCH_HOME": str(settings.home)} | (
+        {WORKER_TIPS: str(tips.absolute())} if tips else {}
+    )
+    uvicorn.run(
+        "tipbench.policies.serving.app:make_worker_app",
+        factory=True,
+        host=host,
+        port=port,
+        workers=workers,
+        log_level="warning",
+        access_log=False,
+    )
 
 
 @command.command()

@@ -1,6 +1,7 @@
 """The HTTP app: score, reward, stats, recommend, reset. No request ever loads a model."""
 
 import hmac
+import os
 import re
 import secrets
 import time
@@ -21,10 +22,11 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
+from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tipbench.clock import Stamps
+from tipbench.clock import Stamps, make_stamps
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.files import hold_lock, write_whole
 from tipbench.inert import make_inert_line
@@ -52,8 +54,9 @@ from tipbench.policies.serving.records import (
 )
 from tipbench.policies.serving.service import SHADOWS, PolicyService, Shadows
 from tipbench.policies.serving.signals import SignalLog
-from tipbench.policies.serving.tips import ActiveFile, StoredTip, offer_tips
+from tipbench.policies.serving.tips import ActiveFile, StoredTip, offer_tips, read_tips
 from tipbench.policies.stores.store import Store
+from tipbench.settings import Settings, read_settings, split_list
 
 # What stands before the app: bodies of limited size, and a count and a time of every request.
 
@@ -84,10 +87,10 @@ class BodyLimit:
 
 
 class Metered:
-    """Counts requests by route and status, and how long they took."""
+    """Counts requests by route and status, and how long they took; `refresh` copies what others counted."""
 
-    def __init__(self, app: ASGIApp, *, registry: CollectorRegistry) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, *, registry: CollectorRegistry, refresh: Callable[[], None]) -> None:
+        self._app, self._refresh = app, refresh
         self._requests = Counter(
             "tipbench_policy_requests", "Requests answered.", ["route", "status"], registry=registry
         )
@@ -114,6 +117,7 @@ class Metered:
             route = _name_route(scope)
             self._requests.labels(route, str(status)).inc()
             self._seconds.labels(route).observe(time.perf_counter() - began)
+            self._refresh()
 
 
 def _name_route(scope: Scope) -> str:
@@ -139,7 +143,7 @@ REFUSALS: dict[int | str, dict[str, object]] = {
 
 @dataclass(frozen=True)
 class Serving:
-    """What the app serves: the parts are made by whoever starts it, and closed with it."""
+    """What the app serves: the parts are made by whoever starts it."""
 
     service: PolicyService
     policies: Mapping[str, Policy]
@@ -149,6 +153,14 @@ class Serving:
     shadows: Shadows | None = None
     tips: Sequence[StoredTip] = ()
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def close(self) -> None:
+        """Finishes what the shadows have to do, and gives the store up."""
+        if self.shadows is not None:
+            self.shadows.close()
+        self.service.store.close()
+        if self.signals is not None:
+            self.signals.close()
 
 
 def create_app(serving: Serving) -> FastAPI:
@@ -163,14 +175,14 @@ def create_app(serving: Serving) -> FastAPI:
     )
     registry = CollectorRegistry()
     app.add_middleware(BodyLimit)
-    app.add_middleware(Metered, registry=registry)
+    app.add_middleware(Metered, registry=registry, refresh=_make_gauges(serving, registry))
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(AnyHTTPException, _answer_http)
     app.add_exception_handler(TipbenchError, _answer_refused)
     guarded = APIRouter(dependencies=[Depends(_token_check(serving.token))], responses=REFUSALS)
     _add_policy_routes(guarded, serving)
     _add_user_routes(guarded, serving)
-    _add_metrics(guarded, serving, registry)
+    _add_metrics(guarded, registry)
 
     @guarded.get("/openapi.json", include_in_schema=False)
     def read_schema() -> JSONResponse:  # pyright: ignore[reportUnusedFunction]
@@ -254,7 +266,12 @@ def _add_user_routes(router: APIRouter, serving: Serving) -> None:
         return ResetAnswer(user=request.user, epoch=service.reset(request.user))
 
 
-def _add_metrics(router: APIRouter, serving: Serving, registry: CollectorRegistry) -> None:
+SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"
+"""Where the processes of one server add their metrics up: the client reads this variable at its import."""
+
+
+def _make_gauges(serving: Serving, registry: CollectorRegistry) -> Callable[[], None]:
+    """Gauges of what store, log and shadows count; gives what brings them up to date."""
     shadows, signals, store = serving.shadows, serving.signals, serving.service.store
     counts: dict[str, Callable[[], float]] = {
         "problems": lambda: len(store.problems),
@@ -263,14 +280,35 @@ def _add_metrics(router: APIRouter, serving: Serving, registry: CollectorRegistr
         "shadow_dropped": lambda: shadows.dropped if shadows else 0,
         "shadow_failed": lambda: shadows.failed if shadows else 0,
     }
-    for name, count in counts.items():
-        gauge = Gauge(f"tipbench_policy_{name}", "Since the start.", registry=registry)
-        gauge.set_function(count)
+    # Every process finds the same problems of the store; what each of them counted adds up.
+    gauges = {
+        name: Gauge(
+            f"tipbench_policy_{name}",
+            "Since the start.",
+            registry=registry,
+            multiprocess_mode="max" if name == "problems" else "sum",
+        )
+        for name in counts
+    }
+
+    def refresh() -> None:
+        for name, gauge in gauges.items():
+            gauge.set(counts[name]())
+
+    refresh()
+    return refresh
+
+
+def _add_metrics(router: APIRouter, registry: CollectorRegistry) -> None:
+    shown = registry
+    if SHARED_METRICS in os.environ:
+        shown = CollectorRegistry()
+        MultiProcessCollector(shown)
 
     @router.get("/metrics", responses={200: {"content": {"text/plain": {}}}})
     def metrics() -> Response:  # pyright: ignore[reportUnusedFunction]
-        """In Prometheus' text format."""
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        """In Prometheus' text format, of all processes of this server."""
+        return Response(generate_latest(shown), media_type=CONTENT_TYPE_LATEST)
 
 
 def _find(serving: Serving, name: str) -> Policy:
@@ -292,11 +330,7 @@ def _lifespan_of(serving: Serving) -> Callable[[FastAPI], AbstractAsyncContextMa
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
         yield
-        if serving.shadows is not None:
-            serving.shadows.close()
-        serving.service.store.close()
-        if serving.signals is not None:
-            serving.signals.close()
+        serving.close()
 
     return lifespan
 
@@ -388,6 +422,35 @@ def open_serving(folder: Path, options: ServingOptions, *, stamps: Stamps) -> Se
         tips=options.tips,
         texts={tip.id: tip.text for tip in options.tips},
     )
+
+
+def serve_as_set(settings: Settings, *, tips: Path | None) -> Serving:
+    """What these settings say, opened; `tips` is their file, else the data folder's, if there is one.
+
+    Raises:
+        TipbenchError: as `open_serving`, and for a file of tips or of the token that cannot be used.
+    """
+    folder = settings.policies_folder
+    path = tips or (folder / "tips.jsonl" if (folder / "tips.jsonl").exists() else None)
+    options = ServingOptions(
+        store=settings.policies_store,
+        token=settings.policies_token or read_token(folder),
+        active=settings.policies_active,
+        shadows=split_list(settings.policies_shadows, what="shadows") if settings.policies_shadows else (),
+        tips=read_tips(path) if path else (),
+        seed=settings.seed,
+    )
+    return open_serving(folder, options, stamps=make_stamps())
+
+
+WORKER_TIPS = "TIPBENCH_POLICIES_TIPS"
+"""Where workers find the file of tips that the command was given."""
+
+
+def make_worker_app() -> FastAPI:
+    """The app of one worker of several, as `tipbench policies serve` left the environment."""
+    tips = os.environ.get(WORKER_TIPS)
+    return create_app(serve_as_set(read_settings(), tips=Path(tips) if tips else None))
 
 
 def read_token(folder: Path) -> str:
