@@ -23,6 +23,7 @@ from tipbench.cli.session import (
     home_option,
     mlflow_options,
     open_session,
+    run_app,
     write_whole,
 )
 from tipbench.errors import NoChampion, UsageError
@@ -116,13 +117,11 @@ def _serve_policies(settings: "Settings", tips: Path | None, *, host: str, port:
     os.environ |= {"TIPBENCH_HOME": str(settings.home)} | (
         {WORKER_TIPS: str(tips.absolute())} if tips else {}
     )
-    uvicorn.run(
+    run_app(
         "tipbench.policies.serving.app:make_worker_app",
-        factory=True,
+        workers=workers,
         host=host,
         port=port,
-        workers=workers,
-        log_level="warning",
         access_log=False,
     )
 

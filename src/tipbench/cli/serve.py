@@ -17,6 +17,7 @@ from tipbench.cli.session import (
     has_subcommand,
     home_option,
     mlflow_options,
+    run_app,
 )
 from tipbench.errors import UsageError
 
@@ -91,28 +92,20 @@ def command(
         say.print(f"{_address(host, port)}  (Ctrl-C ends it, {after})", markup=False)
         if expose:
             say.print(f"· beyond this machine. {FRONT}", markup=False)
-        _run_workers(host, port, workers)
+        run_app(
+            "tipbench.admin.app:make_worker_app",
+            workers=workers,
+            host=host,
+            port=port,
+            server_header=False,
+            proxy_headers=False,
+            http="tipbench.admin.protocol:TimedHttp",
+            timeout_graceful_shutdown=5,
+        )
 
 
 def _address(host: str, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-
-
-def _run_workers(host: str, port: int, workers: int) -> None:
-    import uvicorn
-
-    uvicorn.run(
-        "tipbench.admin.app:make_worker_app",
-        factory=True,
-        host=host,
-        port=port,
-        workers=workers,
-        log_level="warning",
-        server_header=False,
-        proxy_headers=False,
-        http="tipbench.admin.protocol:TimedHttp",
-        timeout_graceful_shutdown=5,
-    )
 
 
 def _say_demo(stack: ExitStack, settings: "Settings", say: Callable[..., None]) -> None:

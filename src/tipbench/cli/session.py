@@ -128,6 +128,25 @@ def check_host(host: str, *, expose: bool, hint: str) -> None:
         raise UsageError(f"{host} can be reached from elsewhere: that needs --expose", hint=hint)
 
 
+def run_app(app: str, *, workers: int, **options: Any) -> None:
+    """Serves the app that this factory makes, in one process or several, until stopped."""
+    import socket
+
+    import uvicorn
+    from uvicorn.supervisors import Multiprocess
+
+    options |= {"factory": True, "log_level": "warning"}
+    if workers == 1:
+        uvicorn.run(app, **options)
+        return
+    config = uvicorn.Config(app, workers=workers, **options)
+    listening = config.bind_socket()
+    # asyncio switches Nagle's algorithm off where a socket says that it is TCP. The one that workers share does
+    # not say it: answers would wait 40 ms for an acknowledgement. Accepted sockets inherit the option.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    Multiprocess(config, sockets=[listening]).run()
+
+
 def check_extra(extra: str, *modules: str) -> None:
     """Refuses to go on without what the extra brings, before anything is imported that would break.
 
