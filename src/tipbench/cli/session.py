@@ -141,8 +141,8 @@ def run_app(app: str, *, workers: int, **options: Any) -> None:
         return
     config = uvicorn.Config(app, workers=workers, **options)
     listening = config.bind_socket()
-    # asyncio switches Nagle's algorithm off where a socket says that it is TCP. The one that workers share does
-    # not say it: answers would wait 40 ms for an acknowledgement. Accepted sockets inherit the option.
+    # asyncio switches Nagle's algorithm off where a socket says that it is TCP. The one that workers share
+    # does not: answers would wait 40 ms for an acknowledgement. Accepted sockets inherit the option.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     Multiprocess(config, sockets=[listening]).run()
 
