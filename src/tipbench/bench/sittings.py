@@ -40,6 +40,8 @@ WORD_TAG = "tipbench.word"
 """On the run that shows a word to people: the word's id. Such runs decide nothing; older ones have none."""
 UNBLINDED_TAG = "tipbench.unblinded"
 """What its judge had seen before; most sittings have none."""
+RUBRIC_READ_TAG = "tipbench.rubric_read"
+"""On a live sitting whose judge was given the rubric, over whatever connection."""
 LEASE_MS = 14 * 24 * 3600 * 1000
 LIVE_LEASE_MS = 30 * 60 * 1000
 """How long items stay with a judge who does not answer: one with a file, one who is here."""
