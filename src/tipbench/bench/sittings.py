@@ -104,11 +104,26 @@ class FailedMember(Record):
     block: int
 
 
+class KnownMember(Record):
+    """A candidate that was drawn into a block and whose text this judge met before: it is not shown again.
+
+    What the judge said in `sitting` of the equal text, slot `like_slot` of the cell `like_cell`, counts here.
+    """
+
+    cell: str
+    slot: int
+    block: int
+    sitting: str
+    like_cell: str
+    like_slot: int
+
+
 class BlindKey(Record):
     """The key from item ids to what they stand for. Judges never see it."""
 
     items: tuple[KeyItem, ...]
     failed: tuple[FailedMember, ...] = ()
+    known: tuple[KnownMember, ...] = ()
 
     @property
     def ids(self) -> set[str]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
+from tipbench.bench.evidence import split_mark
 from tipbench.bench.sittings import StoredSitting, judge_key, judge_tag, read_sittings
 from tipbench.errors import PackError, UsageError
 from tipbench.files import write_whole
@@ -237,14 +238,25 @@ def find_repeats(bench: Bench, judged_by: str) -> list[Repeat]:
     """
     evidence = bench.evidence
     mine = [sitting for sitting in evidence.sittings if judge_key(sitting.meant_for) == judge_key(judged_by)]
-    keys = bench.keys_of(mine[-REST_SITTINGS:]).values()
-    lately = {(item.cell, item.slot) for key in keys for item in key.items if item.cell}
-    ever = {g.place for g in (*evidence.lazy, *evidence.doubles) if g.sitting.judged_by == judged_by}
+    keys, cells = bench.keys_of(mine[-REST_SITTINGS:]).values(), bench.stored_cells
+    lately = {
+        Member(cells[item.cell], item.slot).text_mark
+        for key in keys
+        for item in key.items
+        if item.cell in cells
+    }
+    ever = {
+        Member(given.cell, given.verdict.slot).text_mark
+        for given in (*evidence.lazy, *evidence.doubles)
+        if given.sitting.judged_by == judged_by and not given.verdict.failed
+    }
     found: list[Repeat] = []
     for given in evidence.lazy:
-        own = given.sitting.judged_by == judged_by
-        if not given.verdict.failed and given.place not in (lately if own else lately | ever):
-            found.append(Repeat(Member(given.cell, given.verdict.slot), given.sitting.facts.token, own))
+        own, member = given.sitting.judged_by == judged_by, Member(given.cell, given.verdict.slot)
+        # Of equal texts that were said once only the one that was shown.
+        apart = not split_mark(given.verdict.shared)[0]
+        if not given.verdict.failed and apart and member.text_mark not in (lately if own else lately | ever):
+            found.append(Repeat(member, given.sitting.facts.token, own))
     return found
 
 
