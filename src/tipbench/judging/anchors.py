@@ -30,7 +30,9 @@ from tipbench.stats.board import Floats, Ints
 from tipbench.tracking import Tracking
 
 ANCHORS_PER_SITTING = SittingRequest.checks
-REPEATS_PER_SITTING = 3
+REPEATS_PER_SITTING = 6
+"""With four anchors beside them an offset of two is seen as often as with six anchors alone."""
+REPEATS_FOR_AN_ANCHOR = 3
 REST_SITTINGS = 3
 """An anchor shown to a judge rests for so many sittings, of whatever experiment: not repeated within four."""
 LOOKED_AT = 12
@@ -288,9 +290,9 @@ def choose_repeats(
 
 
 def share_checks(checks: int, *, items: int, repeats: int) -> tuple[int, int]:
-    """How many anchors and how many repeats: of three, two stand for an anchor. No more checks than items."""
+    """How many anchors and how many repeats: every three stand for an anchor. No more checks than items."""
     repeats = max(0, min(repeats, REPEATS_PER_SITTING, items - checks))
-    return checks - repeats // 2, repeats
+    return checks - repeats // REPEATS_FOR_AN_ANCHOR, repeats
 
 
 # New anchors: candidates on which enough judges agree.

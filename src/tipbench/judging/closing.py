@@ -120,9 +120,8 @@ def measure_drift(said: SittingAnswers, noise: Noise) -> Drift:
     return drift(
         given,
         references,
+        noise=noise,
         checks=checks,
-        repeat_sd=noise.repeat_sd,
-        offset_sd=noise.offset_sd,
     )
 
 
