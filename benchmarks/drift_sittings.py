@@ -1,6 +1,6 @@
 """Sittings whose judge is known, through the function that closes sittings: power and false alarms.
 
-usage: python -m benchmarks.drift_sittings [--sittings 1000] [--worlds weak good] [--repeats 0 3]
+usage: python -m benchmarks.drift_sittings [--sittings 1000] [--worlds weak good] [--repeats 0 6]
        [--doubles 40]
 
 The pack, its rubric and its anchors are the real ones, and so is the choice of checks. The judge has whole
@@ -251,7 +251,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sittings", type=int, default=1_000)
     parser.add_argument("--worlds", nargs="+", default=list(WORLDS), choices=WORLDS)
-    parser.add_argument("--repeats", type=int, nargs="+", default=[0, 3])
+    parser.add_argument("--repeats", type=int, nargs="+", default=[0, 6])
     parser.add_argument("--doubles", type=int)
     asked = parser.parse_args()
     if asked.doubles:

@@ -405,8 +405,9 @@ class Verdict(Record):
     scores: dict[str, int] = Field(default_factory=dict)
     flags: dict[str, bool] = Field(default_factory=dict)
     shared: str = Field(default="", exclude=True)
-    """Equal texts were one item: the same mark on every verdict of the sitting that was said once. Kept
-    beside the packed verdicts, not in them: readers that know nothing of it read verdicts."""
+    """Equal texts were one item: the same mark on every verdict of the sitting that was said once. Where the
+    judge had met the text in an earlier sitting, its token and a slash come before the mark. Kept beside the
+    packed verdicts, not in them: readers that know nothing of it read verdicts."""
 
 
 # What a doctor finds out about one part.

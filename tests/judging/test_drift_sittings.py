@@ -13,7 +13,17 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from benchmarks.drift_sittings import JUDGES, WORLDS, Item, Judge, Seen, make_items, score_anchor, watch
+from benchmarks.drift_sittings import (
+    JUDGES,
+    WORLDS,
+    Item,
+    Judge,
+    Kind,
+    Seen,
+    make_items,
+    score_anchor,
+    watch,
+)
 
 from tests.conftest import Cli
 from tests.judging.mcp_judge import McpJudge, connect, unfence
@@ -34,7 +44,7 @@ POLL_SECONDS = 0.05
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("repeats", [0, 3])
+@pytest.mark.parametrize("repeats", [0, 6])
 def test_false_alarms_are_rare_and_an_offset_of_two_is_seen(world: str, repeats: int) -> None:
     """The bars, less three standard errors of 100 sittings; the benchmark takes 2,000."""
 
@@ -44,6 +54,13 @@ def test_false_alarms_are_rare_and_an_offset_of_two_is_seen(world: str, repeats:
     assert watch_some("sound").any_alarm <= 0.045 + 0.06
     assert watch_some("+2").offset_alarm >= 0.85 - 0.11
     assert watch_some("always the middle", 30).refused >= 0.9
+
+
+@pytest.mark.parametrize("scatter", [1.1, 1.65])
+def test_a_noise_that_was_fitted_from_forty_doubles_costs_no_false_alarms(scatter: float) -> None:
+    """The bar, less three standard errors of 150 sittings."""
+    found = watch(Judge(scatter=scatter), kind=Kind(scatter, doubles=40), seeds=range(150))
+    assert found.any_alarm <= 0.045 + 0.05
 
 
 def test_four_anchors_see_less() -> None:
@@ -103,7 +120,7 @@ def test_an_offset_of_four_is_refused_though_the_scale_ends_before_it(scenario: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("repeats", [0, 3])
+@pytest.mark.parametrize("repeats", [0, 6])
 def test_the_bars_hold_over_two_thousand_sittings(world: str, repeats: int) -> None:
     found = {
         name: watch(JUDGES[name], world=world, repeats=repeats, seeds=range(2_000))
@@ -111,6 +128,13 @@ def test_the_bars_hold_over_two_thousand_sittings(world: str, repeats: int) -> N
     }
     assert found["sound"].any_alarm <= 0.045
     assert found["+2"].offset_alarm >= 0.85
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scatter", [0.4, 0.8, 1.1, 1.65])
+def test_a_fitted_noise_holds_the_bar_over_two_thousand_sittings(scatter: float) -> None:
+    found = watch(Judge(scatter=scatter), kind=Kind(scatter, doubles=40), seeds=range(2_000))
+    assert found.any_alarm <= 0.045
 
 
 @pytest.mark.slow

@@ -33,11 +33,12 @@ from tipbench.bench.scores import (
     read_noise,
     sort_by_judge,
 )
-from tipbench.bench.sittings import Answer, BlindKey, SittingFacts, sitting_write
+from tipbench.bench.sittings import Answer, BlindKey, Decision, SittingFacts, sitting_write
 from tipbench.clock import make_stamps
 from tipbench.judging.closing import close_all, store_answers
-from tipbench.judging.draw import draw_sections, read_checked
-from tipbench.judging.handout import Sitting, build_sitting, gather_material
+from tipbench.judging.draw import draw_sections, read_checked, split_sections
+from tipbench.judging.handout import Sitting, build_sitting, gather_material, make_sittings
+from tipbench.judging.known import find_said
 from tipbench.judging.request import SittingRequest
 from tipbench.ranking.records import Report
 from tipbench.records import Verdict, content_hash
@@ -175,6 +176,77 @@ def test_agreement_counts_what_was_said_once_once(tracking: Tracking, alike: str
     judge_lazily(judging, alike, folder=tmp_path, judged_by="bert", second=1.0)
     (pair,) = judging.judges([alike]).pairs
     assert (pair.judges, pair.candidates) == (("anna", "bert"), len(texts))
+
+
+def judge_in_two_sittings(tracking: Tracking, experiment: str, *, again: bool) -> Counter[str]:
+    """Half of the blocks, then the rest, with every text answered alike; whether the second sitting shows
+    `again` what the first one had. Gives how often each text was shown."""
+    shown = Counter[str]()
+    for blocks in (5, None):
+        bench = read(tracking, experiment)
+        request = SittingRequest("anna", blocks=blocks)
+        said = {} if again else find_said(bench, "anna")
+        drawn = [block for section in draw_sections(bench, request, rng=Random(1)) for block in section]
+        made = build_sitting(drawn, material=gather_material(bench), said=said, order_seed=1)
+        token = _open(bench, made, made.key)
+        answers = {
+            item.id: Answer(scores=REFERENCES.get(item.text) or score_alike(item.text)[0], flags=item.flags)
+            for item in made.items
+        }
+        shown.update(item.text for item in made.items if item.text not in REFERENCES)
+        bench = bench.again(fresh=True)
+        store_answers(bench.find_sitting(token), answers, previous={}, key=made.key, bench=bench)
+        bench = bench.again(fresh=True)
+        close_all([bench.find_sitting(token)], bench)
+    return shown
+
+
+def test_over_all_sittings_of_a_judge_a_text_is_shown_once_and_the_board_is_the_same(
+    tracking: Tracking, experiment_name: str, tmp_path: Path
+) -> None:
+    once, again = f"{experiment_name}-once", f"{experiment_name}-again"
+    for name in (once, again):
+        collect_campaign(tracking, name, scenarios=2, prompts=1, pack_name=experiment_name)
+    few = judge_in_two_sittings(tracking, once, again=False)
+    many = judge_in_two_sittings(tracking, again, again=True)
+    assert set(few) == set(many)
+    assert few.total() < many.total()
+    evidence = read(tracking, once).evidence
+    assert evidence.count_waiting() == read(tracking, again).evidence.count_waiting() == (0, 0)
+    first, second = (sitting.facts.token for sitting in evidence.sittings)
+    elsewhere = [g for g in evidence.lazy if g.sitting.facts.token == second and g.item[0] == first]
+    assert elsewhere
+    assert all(given.verdict.shared.startswith(f"{first}/") for given in elsewhere)
+    one, other = (numbers_of(compare_experiment(tracking, name, by="arm")) for name in (once, again))
+    timed = {name for name in one if "latency" in name or "tokens" in name}
+    assert {n: v for n, v in one.items() if n not in timed} == pytest.approx(
+        {n: v for n, v in other.items() if n not in timed}, abs=1e-9
+    )
+    # A second judge agrees or not with what was said once: each text is one pair.
+    judging = open_judging(tracking, tmp_path)
+    judge_lazily(judging, once, folder=tmp_path, judged_by="bert", second=1.0)
+    (pair,) = judging.judges([once]).pairs
+    assert pair.candidates == len(texts_of(read(tracking, once)))
+    # What was said in a sitting that does not count any more counts nowhere.
+    judging.decide(Decision(sitting=first, accept=False, reason="a cat was judging"), experiment=once)
+    left = [given for given in read(tracking, once).evidence.lazy if not given.verdict.failed]
+    assert left
+    assert not any(first in given.item[0] or given.sitting.facts.token == first for given in left)
+
+
+def test_a_sheet_of_several_sections_asks_for_a_text_in_one_of_them(
+    tracking: Tracking, alike: str, tmp_path: Path
+) -> None:
+    texts = texts_of(read(tracking, alike))
+    bench = read(tracking, alike)
+    blocks = [b for section in draw_sections(bench, SittingRequest("anna"), rng=Random(1)) for b in section]
+    sections = split_sections(blocks, room=len(texts) // 2)
+    assert len(sections) >= 2
+    made = make_sittings(sections, material=gather_material(bench), shown=(), seeds=count().__next__)
+    shown = [item.text for sitting in made for item in sitting.items if item.text not in REFERENCES]
+    assert len(shown) == len(texts)
+    assert any(member.sitting == made[0].token for member in made[1].key.known)
+    assert all(len(sitting.items) - len(sitting.anchors) <= len(texts) // 2 for sitting in made)
 
 
 def test_an_automatic_judge_is_asked_once_for_each_text(

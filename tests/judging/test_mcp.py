@@ -159,6 +159,21 @@ def test_the_rubric_comes_before_the_items_and_what_now_says_so(desk: Desk) -> N
     desk.sit(work)
 
 
+def test_a_client_that_connects_anew_for_every_call_gets_its_items(desk: Desk) -> None:
+    def ask(tool: str, **arguments: object) -> Any:
+        return desk.sit(lambda judge: judge.call(tool, **arguments))
+
+    token = ask("open_sitting")["sitting"]
+    told = desk.sit(lambda judge: judge.refused("next_items", sitting=token))
+    assert "was not read for this sitting" in told
+    told = desk.sit(lambda judge: judge.refused("read_rubric", sitting=token), judged_by="bert")
+    assert "another judge's" in told
+    assert ask("progress", sitting=token)["what_now"] == RUBRIC_FIRST, "bert has read nothing of anna's"
+    scales = list(ask("read_rubric", sitting=token)["scales"])
+    verdicts = [give_verdict(item, scales) for item in ask("next_items", sitting=token, n=3)["items"]]
+    assert ask("submit_verdicts", sitting=token, verdicts=verdicts)["what_now"] == "next_items"
+
+
 def test_what_was_stored_comes_back_with_the_flags_that_were_overruled(desk: Desk) -> None:
     async def work(judge: McpJudge) -> None:
         token, verdicts = await begin(judge, n=2)

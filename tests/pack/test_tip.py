@@ -83,6 +83,23 @@ def test_every_scale_decides_its_hard_cases_and_shows_them(pack: Pack) -> None:
             assert count_words(example) >= 3, case
 
 
+@pytest.mark.parametrize(
+    ("scale", "example", "point"),
+    [
+        ("relevance", "Repair the flat tyre of the bus.", 3),
+        ("relevance", "Tom, 50, drives a bus; Monday evening, 6:00.", 2),
+        ("actionability", "Read to your daughter for ten minutes after supper.", 4),
+        ("actionability", "Repair the flat tyre today, while you can.", 3),
+        ("tone", "Repair the tyre to make your week run smoothly.", 3),
+        ("tone", "Repair the tyre, and the ride to work is yours again.", 4),
+    ],
+)
+def test_what_two_judges_found_open_is_decided(pack: Pack, scale: str, example: str, point: int) -> None:
+    section = pack.rubric.text.split(f"\n## {scale}: ")[1].split("\n## ")[0]
+    assert [row[1] for row in split_rows(section) if row[2] == example] == [str(point)]
+    assert "Under a heading, the sentence is the tip" in pack.rubric.text
+
+
 def test_the_labels_that_the_rubric_names_are_those_that_code_counts(pack: Pack) -> None:
     (said,) = re.findall(r"or a label: (.*?);\n- ", pack.rubric.text, re.DOTALL)
     named = re.findall(r"`([^`]+):`", said)

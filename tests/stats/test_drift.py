@@ -3,7 +3,7 @@ import math
 import pytest
 
 from tipbench.errors import UsageError
-from tipbench.stats import BadScores, Check, drift
+from tipbench.stats import BadScores, Check, Noise, drift
 
 REFERENCES = [6.0, 8.0, 10.0, 12.0, 14.0, 16.0]
 
@@ -97,3 +97,19 @@ def test_bad_input_is_refused() -> None:
         drift([float("nan")], [8.0])
     with pytest.raises(UsageError, match="2 scores for 1"):
         drift([1.0, 2.0], [1.0])
+
+
+def test_a_noise_that_was_fitted_from_few_doubles_alarms_later_than_one_that_is_known() -> None:
+    """A fit from thirty doubles is a third too small in one case of a hundred."""
+    fitted = Noise(repeats=30)
+    limit = 2.576 * drift(REFERENCES, REFERENCES).se
+    given = [reference + 1.02 * limit for reference in REFERENCES]
+    assert drift(given, REFERENCES).alarms == {"offset"}
+    assert drift(given, REFERENCES, noise=fitted).alarms == set()
+    assert drift(given, REFERENCES, noise=Noise(repeats=2_000)).alarms == {"offset"}
+    assert drift([g + 0.1 * limit for g in given], REFERENCES, noise=fitted).alarms == {"offset"}
+    # The same for what neither offset nor slope explain: χ² with 4 degrees of freedom stays below 13.3.
+    careless = math.sqrt(1.02 * 13.28 * (1.1**2 + 0.45**2) / 12)
+    given = [r + careless * k for r, k in zip(REFERENCES, (1, -2, 1, 1, -2, 1), strict=True)]
+    assert drift(given, REFERENCES).alarms == {"carelessness"}
+    assert drift(given, REFERENCES, noise=fitted).alarms == set()

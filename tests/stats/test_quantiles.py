@@ -12,6 +12,7 @@ from tipbench.stats.quantiles import (
     dunnett_tail,
     joint_factor,
     look_levels,
+    scaled_chi2_quantile,
     t_quantile,
     tukey_quantile,
 )
@@ -94,3 +95,11 @@ def test_two_arms_or_very_many_scenarios_need_nothing_more() -> None:
     assert joint_factor("range", 4, 10_000) == pytest.approx(1.0, abs=1e-3)
     assert joint_factor("dunnett", 100, 8) == 1.0
     assert joint_factor("range", 3, 1) == joint_factor("range", 3, 3)
+
+
+@pytest.mark.parametrize("df", [2, 4, 6, 8])
+@pytest.mark.parametrize("scale_df", [29.0, 39.0, 60.0, 200.0])
+def test_chi2_over_a_fitted_scale_is_a_quantile_of_f(df: int, scale_df: float) -> None:
+    wanted = df * float(stats.f.ppf(0.99, df, scale_df))
+    assert scaled_chi2_quantile(0.99, df, scale_df) == pytest.approx(wanted, rel=0.01)
+    assert scaled_chi2_quantile(0.99, df, math.inf) == pytest.approx(chi2_quantile(0.99, df), rel=1e-9)

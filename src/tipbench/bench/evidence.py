@@ -37,8 +37,17 @@ class CountedVerdict:
 
     @property
     def item(self) -> tuple[str, str]:
-        """Sitting, and what the judge saw there: verdicts on equal texts are one item's."""
-        return self.sitting.facts.token, self.verdict.shared or f"{self.cell.run.run_id}:{self.verdict.slot}"
+        """Sitting in which it was said, and what the judge saw there: verdicts on equal texts are one
+        item's."""
+        token, mark = split_mark(self.verdict.shared)
+        mark = mark or f"{self.cell.run.run_id}:{self.verdict.slot}"
+        return token or self.sitting.facts.token, mark
+
+
+def split_mark(shared: str) -> tuple[str, str]:
+    """The earlier sitting in which it was said, "" for its own, and what marks the item there."""
+    token, _, mark = shared.rpartition("/")
+    return token, mark
 
 
 Pair = TypeVar("Pair")
@@ -222,6 +231,8 @@ def _listed_verdicts(
     for cell in cells:
         for token in {token for token, _ in cell.submissions}:
             by_sitting.setdefault(token, []).append(cell)
+    # What was said in an earlier sitting counts as long as that one does, for whoever had seen no arms.
+    heard = {"", *(s.facts.token for s in sittings if s.counts and not s.only_agreement)}
     # Who closed first counts: a verdict that once counted is never displaced by a later one.
     for sitting in sorted(sittings, key=lambda sitting: (sitting.closed_ms, sitting.facts.token)):
         if not sitting.counts or sitting.closed is None:
@@ -230,7 +241,8 @@ def _listed_verdicts(
             yield from (
                 CountedVerdict(cell, sitting, verdict)
                 for verdict in current_verdicts(cell, sitting.facts.token, sitting.closed.submissions)
-                if verdict.block in sitting.closed.blocks or verdict.drawn == "repeat"
+                if (verdict.block in sitting.closed.blocks or verdict.drawn == "repeat")
+                and split_mark(verdict.shared)[0] in heard
             )
 
 

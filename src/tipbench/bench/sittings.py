@@ -40,6 +40,8 @@ WORD_TAG = "tipbench.word"
 """On the run that shows a word to people: the word's id. Such runs decide nothing; older ones have none."""
 UNBLINDED_TAG = "tipbench.unblinded"
 """What its judge had seen before; most sittings have none."""
+RUBRIC_READ_TAG = "tipbench.rubric_read"
+"""On a live sitting whose judge was given the rubric, over whatever connection."""
 LEASE_MS = 14 * 24 * 3600 * 1000
 LIVE_LEASE_MS = 30 * 60 * 1000
 """How long items stay with a judge who does not answer: one with a file, one who is here."""
@@ -102,11 +104,26 @@ class FailedMember(Record):
     block: int
 
 
+class KnownMember(Record):
+    """A candidate that was drawn into a block and whose text this judge met before: it is not shown again.
+
+    What the judge said in `sitting` of the equal text, slot `like_slot` of the cell `like_cell`, counts here.
+    """
+
+    cell: str
+    slot: int
+    block: int
+    sitting: str
+    like_cell: str
+    like_slot: int
+
+
 class BlindKey(Record):
     """The key from item ids to what they stand for. Judges never see it."""
 
     items: tuple[KeyItem, ...]
     failed: tuple[FailedMember, ...] = ()
+    known: tuple[KnownMember, ...] = ()
 
     @property
     def ids(self) -> set[str]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
+from tipbench.bench.evidence import split_mark
 from tipbench.bench.sittings import StoredSitting, judge_key, judge_tag, read_sittings
 from tipbench.errors import PackError, UsageError
 from tipbench.files import write_whole
@@ -29,7 +30,9 @@ from tipbench.stats.board import Floats, Ints
 from tipbench.tracking import Tracking
 
 ANCHORS_PER_SITTING = SittingRequest.checks
-REPEATS_PER_SITTING = 3
+REPEATS_PER_SITTING = 6
+"""With four anchors beside them an offset of two is seen as often as with six anchors alone."""
+REPEATS_FOR_AN_ANCHOR = 3
 REST_SITTINGS = 3
 """An anchor shown to a judge rests for so many sittings, of whatever experiment: not repeated within four."""
 LOOKED_AT = 12
@@ -237,14 +240,25 @@ def find_repeats(bench: Bench, judged_by: str) -> list[Repeat]:
     """
     evidence = bench.evidence
     mine = [sitting for sitting in evidence.sittings if judge_key(sitting.meant_for) == judge_key(judged_by)]
-    keys = bench.keys_of(mine[-REST_SITTINGS:]).values()
-    lately = {(item.cell, item.slot) for key in keys for item in key.items if item.cell}
-    ever = {g.place for g in (*evidence.lazy, *evidence.doubles) if g.sitting.judged_by == judged_by}
+    keys, cells = bench.keys_of(mine[-REST_SITTINGS:]).values(), bench.stored_cells
+    lately = {
+        Member(cells[item.cell], item.slot).text_mark
+        for key in keys
+        for item in key.items
+        if item.cell in cells
+    }
+    ever = {
+        Member(given.cell, given.verdict.slot).text_mark
+        for given in (*evidence.lazy, *evidence.doubles)
+        if given.sitting.judged_by == judged_by and not given.verdict.failed
+    }
     found: list[Repeat] = []
     for given in evidence.lazy:
-        own = given.sitting.judged_by == judged_by
-        if not given.verdict.failed and given.place not in (lately if own else lately | ever):
-            found.append(Repeat(Member(given.cell, given.verdict.slot), given.sitting.facts.token, own))
+        own, member = given.sitting.judged_by == judged_by, Member(given.cell, given.verdict.slot)
+        # Of equal texts that were said once only the one that was shown.
+        apart = not split_mark(given.verdict.shared)[0]
+        if not given.verdict.failed and apart and member.text_mark not in (lately if own else lately | ever):
+            found.append(Repeat(member, given.sitting.facts.token, own))
     return found
 
 
@@ -276,9 +290,9 @@ def choose_repeats(
 
 
 def share_checks(checks: int, *, items: int, repeats: int) -> tuple[int, int]:
-    """How many anchors and how many repeats: of three, two stand for an anchor. No more checks than items."""
+    """How many anchors and how many repeats: every three stand for an anchor. No more checks than items."""
     repeats = max(0, min(repeats, REPEATS_PER_SITTING, items - checks))
-    return checks - repeats // 2, repeats
+    return checks - repeats // REPEATS_FOR_AN_ANCHOR, repeats
 
 
 # New anchors: candidates on which enough judges agree.

@@ -33,6 +33,7 @@ from tipbench.bench.sittings import (
     unblinded_tag,
 )
 from tipbench.errors import TrackingUnavailable, UsageError
+from tipbench.judging.known import Verdicts, read_known, second_token
 from tipbench.judging.sheet import AnsweredSheet, StoredAnswers, check_section, sheet_error
 from tipbench.records import Anchor, Drawn, Pack, Rubric, Verdict, compute_flags, content_hash
 from tipbench.stats import Check, Drift, Noise, drift, krippendorff_alpha
@@ -91,7 +92,7 @@ def complete_blocks(
     if tier == "auto":
         return tuple({item.block for item in key.items if item.cell and item.id in answers})
     members = [item for item in key.items if item.cell and not item.repeats]
-    blocks = {item.block for item in members} | {member.block for member in key.failed}
+    blocks = {item.block for item in members} | {member.block for member in (*key.failed, *key.known)}
     open_blocks = {item.block for item in members if item.id not in answers}
     return tuple(sorted(blocks - open_blocks))
 
@@ -119,9 +120,8 @@ def measure_drift(said: SittingAnswers, noise: Noise) -> Drift:
     return drift(
         given,
         references,
+        noise=noise,
         checks=checks,
-        repeat_sd=noise.repeat_sd,
-        offset_sd=noise.offset_sd,
     )
 
 
@@ -317,22 +317,22 @@ def _without_deleted(key: BlindKey, bench: Bench) -> BlindKey:
     return BlindKey(
         items=tuple(item for item in key.items if not item.cell or item.cell in cells),
         failed=tuple(member for member in key.failed if member.cell in cells),
+        known=tuple(member for member in key.known if member.cell in cells),
     )
 
 
 # Submissions: answers become verdict tags on the cells, then a mark on the sitting. Nothing is rewritten.
 
 
-Verdicts = Mapping[str, tuple[Verdict, ...]]
-"""Run id of a cell → what a sitting says of it."""
-
-
-def make_verdicts(key: BlindKey, answers: Mapping[str, Answer], *, drawn: Drawn) -> Verdicts:
+def make_verdicts(
+    key: BlindKey, answers: Mapping[str, Answer], *, drawn: Drawn, known: Verdicts | None = None
+) -> Verdicts:
     """The verdicts that the answers amount to, by cell; drawn failures are among them without scores.
 
-    What was said of one item is said of every candidate with its text, each verdict marked as shared.
+    What was said of one item is said of every candidate with its text, each verdict marked as shared. So is
+    what is `known` from earlier sittings.
     """
-    found: dict[str, list[Verdict]] = {}
+    found = {cell: list(verdicts) for cell, verdicts in (known or {}).items()} if answers else {}
     candidates = Counter(item.id for item in key.items if item.cell)
     for item in key.items:
         if item.cell and item.id in answers:
@@ -371,8 +371,9 @@ def store_answers(
     if answers == previous:
         return 0
     key = _without_deleted(key, bench)
-    before = make_verdicts(key, previous, drawn=sitting.facts.drawn)
-    after = make_verdicts(key, answers, drawn=sitting.facts.drawn)
+    known = read_known(key, sitting, bench)
+    before = make_verdicts(key, previous, drawn=sitting.facts.drawn, known=known)
+    after = make_verdicts(key, answers, drawn=sitting.facts.drawn, known=known)
     changed = {cell: verdicts for cell, verdicts in after.items() if before.get(cell) != verdicts}
     n = _free_number(sitting, changed, bench.stored_cells)
     for run_id, verdicts in changed.items():
@@ -440,7 +441,7 @@ class _Filled:
     @property
     def second_token(self) -> str:
         """Of the sitting that this judge gets where another one has the first."""
-        return content_hash([self.sitting.facts.token, self.judged_by])[:12]
+        return second_token(self.sitting.facts.token, self.judged_by)
 
 
 def check_sheet(answered: AnsweredSheet, *, bench: Bench, judged_by: str | None) -> list[_Filled]:
@@ -496,6 +497,8 @@ def _tell_untouched(each: _Filled, sitting: StoredSitting | None, bench: Bench) 
 
 
 def _apply_section(each: _Filled, *, bench: Bench, close: bool) -> AppliedSection:
+    # What was said in a section before this one counts here, where its text is not shown again.
+    bench = bench.again(fresh=True) if each.said.key.known else bench
     sitting, key = each.sitting, _without_deleted(each.said.key, bench)
     previous = bench.answers_of(sitting)
     answers = {**previous, **each.said.answers}

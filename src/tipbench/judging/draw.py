@@ -1,7 +1,6 @@
 """Which items a judge is handed: blocks, those that decide, second opinions, spot checks.
 
-A block is one randomly drawn candidate of every arm in one scenario, judged together.
-"""
+A block is one randomly drawn candidate of every arm in one scenario, judged together."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -88,8 +87,11 @@ def ask_for_gate(request: SittingRequest, bench: Bench, plan: FixedPlan) -> Sitt
     return replace(request, champion=plan.champion, plan=plan)
 
 
-def draw_sections(bench: Bench, request: SittingRequest, *, rng: Random) -> list[list[Block]]:
-    """The sections that would be handed out: waiting cells, less what is judged or with a judge.
+def draw_sections(
+    bench: Bench, request: SittingRequest, *, rng: Random, known: Set[Hashable] = frozenset()
+) -> list[list[Block]]:
+    """The sections that would be handed out: what waits, less what is with a judge. `known` marks texts that
+    this one met before.
 
     Raises:
         JudgedEnough: with `items`, when more verdicts would change nothing.
@@ -100,21 +102,20 @@ def draw_sections(bench: Bench, request: SittingRequest, *, rng: Random) -> list
         return []
     if request.spots is not None:
         leased = _slots_in(bench.keys_of_open("block", "spot").values())
-        return split_sections(
-            draw_spots(evidence, bench.rubric_of, count=request.spots, leased=leased, rng=rng)
-        )
+        blocks = draw_spots(evidence, bench.rubric_of, count=request.spots, leased=leased, rng=rng)
+        return split_sections(blocks, known=known)
     if request.second_share is not None:
         judge = request.judged_by
         mine = [s for s in evidence.sittings if s.is_open(bench.now_ms) and s.meant_for == judge]
         with_judge = _slots_in(map(bench.key_of, mine))
-        return split_sections(
-            draw_second(evidence, judged_by=judge, share=request.second_share, with_judge=with_judge, rng=rng)
-        )
+        share = request.second_share
+        blocks = draw_second(evidence, judged_by=judge, share=share, with_judge=with_judge, rng=rng)
+        return split_sections(blocks, known=known)
     taken = {run_id: set(slots) for run_id, slots in evidence.lazy_by_cell().items()}
     for run_id, slots in _slots_in(bench.keys_of_open("block").values()).items():
         taken.setdefault(run_id, set()).update(slots)
     request, cells = _choose_cells(bench, request, taken)
-    return split_sections(_draw_blocks(bench, request, cells, taken=taken, rng=rng))
+    return split_sections(_draw_blocks(bench, request, cells, taken=taken, rng=rng), known=known)
 
 
 def _choose_cells(
@@ -192,7 +193,7 @@ def _slots_in(keys: Iterable[BlindKey]) -> dict[str, set[int]]:
     """What is with judges who hold these keys, failures included."""
     found: dict[str, set[int]] = {}
     for key in keys:
-        for item in (*key.items, *key.failed):
+        for item in (*key.items, *key.failed, *key.known):
             if item.cell:
                 found.setdefault(item.cell, set()).add(item.slot)
     return found
@@ -267,23 +268,33 @@ def accompany(
     return found
 
 
-def split_sections(blocks: Sequence[Block], *, room: int = SECTION_ITEMS) -> list[list[Block]]:
+def split_sections(
+    blocks: Sequence[Block], *, room: int = SECTION_ITEMS, known: Set[Hashable] = frozenset()
+) -> list[list[Block]]:
     """Whole blocks, at most `room` items a section but at least one block; none without an item.
 
     As even as whole blocks allow: a small last section would hold more checks than candidates. Equal texts
-    are one item.
+    are one item, in all sections together, and `known` ones none; if nothing else is left, they are.
     """
-    items = count_items(blocks)
+    items = len(_find_marks(blocks, known))
+    if not items:
+        known, items = frozenset(), count_items(blocks)
     for sections in count(count_sittings(items, room=room)) if items else ():
-        found = _split_evenly(blocks, sections)
-        if all(_fits(section, room) for section in found):
+        found = _split_evenly(blocks, sections, known)
+        if _fit(found, room, known):
             return found
     return []
 
 
 def count_items(blocks: Iterable[Block]) -> int:
     """How many items a judge sees who gets all of these."""
-    return len({member.text_mark for block in blocks for member in block.items})
+    return len(_find_marks(blocks, frozenset()))
+
+
+def _find_marks(blocks: Iterable[Block], known: Set[Hashable]) -> set[Hashable]:
+    """What a judge sees of these who met the known texts before."""
+    members = (member for block in blocks for member in block.items)
+    return {member.text_mark for member in members if member.again or member.text_mark not in known}
 
 
 def count_waiting_items(evidence: Evidence) -> int:
@@ -304,22 +315,27 @@ def count_sittings(items: int, *, room: int = SECTION_ITEMS) -> int:
     return ceil(items / room)
 
 
-def _split_evenly(blocks: Sequence[Block], sections: int) -> list[list[Block]]:
-    """At most so many: a block goes where its middle lies, failures alone go with their neighbours."""
-    total = sum(len(block.items) for block in blocks)
+def _split_evenly(blocks: Sequence[Block], sections: int, known: Set[Hashable]) -> list[list[Block]]:
+    """At most so many: a block goes where its middle lies, without a new text with its neighbours."""
+    total = len(_find_marks(blocks, known))
     found: list[list[Block]] = [[]]
     before, at = 0, None
     for block in blocks:
-        if block.items:
-            place = (2 * before + len(block.items)) * sections // (2 * total)
+        if marks := _find_marks([block], known):
+            place = (2 * before + len(marks)) * sections // (2 * total)
             found += [[]] if at not in {None, place} else []
-            before, at = before + len(block.items), place
+            before, at, known = before + len(marks), place, known | marks
         found[-1].append(block)
     return found
 
 
-def _fits(section: Sequence[Block], room: int) -> bool:
-    return count_items(section) <= room or sum(bool(block.items) for block in section) == 1
+def _fit(sections: Sequence[Sequence[Block]], room: int, known: Set[Hashable]) -> bool:
+    for section in sections:
+        marks = _find_marks(section, known)
+        if len(marks) > room and sum(bool(block.items) for block in section) > 1:
+            return False
+        known = known | marks
+    return True
 
 
 def _free_slots(cells: Sequence[StoredCell], taken: Slots, rng: Random) -> dict[str, list[list[Member]]]:

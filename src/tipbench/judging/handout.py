@@ -1,6 +1,6 @@
 """Hand-out: what was drawn is made into blind sittings among anchors, and leased before anybody sees it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +35,7 @@ from tipbench.judging.anchors import (
     share_checks,
 )
 from tipbench.judging.draw import Block, Member, draw_sections
+from tipbench.judging.known import Said, find_known, find_said
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.sheet import (
     Appearance,
@@ -166,14 +167,22 @@ def build_sitting(
     material: SittingMaterial,
     shown: Sequence[Set[str]] = (),
     labels: Mapping[str, str] | None = None,
+    said: Mapping[Hashable, Said] | None = None,
     order_seed: int,
 ) -> Sitting:
     """A blind sitting over these blocks; `shown` are the anchors of this judge's last sittings, latest last.
 
     `labels` are those of the sheet that it stands in: a scenario is called the same in all its sections.
+    Of what this judge `said` before nothing is shown, unless there is nothing else.
     """
     rng = Random(order_seed)
-    members = [_show_member(m, index, material) for index, block in enumerate(blocks) for m in block.items]
+    drawn = [(index, member) for index, block in enumerate(blocks) for member in block.items]
+    known = find_known(drawn, said or {})
+    members = [
+        _show_member(member, index, material)
+        for index, member in drawn
+        if (member.cell.run.run_id, member.slot) not in {(each.cell, each.slot) for each in known}
+    ]
     # Equal texts are one item. Grouped before they are shuffled: what is there often must not come early.
     groups = group_alike(members)
     repeats, count = _choose_repeats(groups, material, rng)
@@ -206,7 +215,7 @@ def build_sitting(
             if scenario in there
         ),
         items=items,
-        key=BlindKey(items=_stand_for(items, groups), failed=_failed(blocks)),
+        key=BlindKey(items=_stand_for(items, groups), failed=_failed(blocks), known=known),
         blocks=len(blocks),
         anchors=tuple(anchor.id for anchor in anchors),
         repeats=tuple(repeat.place for repeat in repeats),
@@ -275,16 +284,26 @@ def make_sittings(
     *,
     material: SittingMaterial,
     shown: Sequence[Set[str]],
+    said: Mapping[Hashable, Said] | None = None,
     seeds: Callable[[], int],
 ) -> list[Sitting]:
-    """Blind sittings over the sections; `shown` are the anchors of this judge's last ones, latest last."""
-    recent = list(shown)
+    """Blind sittings over the sections; `shown` are the anchors of this judge's last ones, latest last.
+
+    What was `said` before, or is asked for in an earlier section, is not asked for again.
+    """
+    recent, said = list(shown), dict(said or {})
     blocks = (block for section in sections for block in section if block.items)
     labels = _label_scenarios((block.scenario for block in blocks), Random(seeds()))
     sittings: list[Sitting] = []
     for section in sections:
-        sitting = build_sitting(section, material=material, shown=recent, labels=labels, order_seed=seeds())
+        sitting = build_sitting(
+            section, material=material, shown=recent, labels=labels, said=said, order_seed=seeds()
+        )
         recent.append(set(sitting.anchors))
+        asked = {(item.cell, item.slot) for item in sitting.key.items}
+        for member in (member for block in section for member in block.items):
+            if (place := (member.cell.run.run_id, member.slot)) in asked:
+                said.setdefault(member.text_mark, Said(sitting.token, *place))
         unused = (repeat for repeat in material.repeats if repeat.place not in sitting.repeats)
         material = replace(material, repeats=tuple(unused))
         sittings.append(sitting)
@@ -379,14 +398,15 @@ def _draw(
     check_contents(bench.evidence.cells, experiment=bench.name)
     _check_refusals(request.judged_by, bench)
     seeds = seed_source(bench.stamps)
-    drawn = draw_sections(bench, request, rng=Random(seeds()))
+    said = find_said(bench, request.judged_by)
+    drawn = draw_sections(bench, request, rng=Random(seeds()), known=said.keys())
     sections = drawn[:most]
     if not sections:
         return [], []
     material, judge = gather_for(request, bench), request.judged_by
     elsewhere = read_elsewhere(judge, bench.tracking) if material.anchors else ()
     shown = find_shown(bench, judge, material.anchors, elsewhere=elsewhere)
-    sittings = make_sittings(sections, material=material, shown=shown, seeds=seeds)
+    sittings = make_sittings(sections, material=material, shown=shown, said=said, seeds=seeds)
     left = range(len(drawn) - 1, -1, -1)
     return sections, [replace(sitting, left=after) for sitting, after in zip(sittings, left, strict=False)]
 

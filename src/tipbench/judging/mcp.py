@@ -147,7 +147,8 @@ class JudgeTools:
     def read_rubric(self, sitting: Token, experiment: Experiment = None) -> SheetRubric:
         """The scoring guide of this sitting. Read it whole before you judge."""
         with self._lock:
-            found = self._look(sitting, experiment)
+            name = experiment or self._experiment
+            found = self._open().read_rubric(sitting, experiment=name, check=self._mine)
             self._rubrics_read.add(found.rubric.text)
             return show_rubric(found)
 
@@ -162,7 +163,7 @@ class JudgeTools:
                 raise UsageError(f"sitting {sitting} is {found.state}", hint="Call open_sitting.")
             if not self._knows_rubric(found):
                 raise UsageError(
-                    "the rubric comes before the items, and it was not read in this connection",
+                    "the rubric comes before the items, and it was not read for this sitting",
                     hint="Call read_rubric with this sitting, then next_items again.",
                 )
             return show_items(found, n, rng=Random(seed_source(self._open().stamps)()))
@@ -212,8 +213,8 @@ class JudgeTools:
         return WHAT_NOW.get(sitting.state, "open_sitting")
 
     def _knows_rubric(self, sitting: LiveSitting) -> bool:
-        """Whether it was read over this connection; another sitting may have the same."""
-        return sitting.rubric.text in self._rubrics_read
+        """Whether it was read for this sitting, or over this connection for another one that has the same."""
+        return sitting.rubric_read or sitting.rubric.text in self._rubrics_read
 
     def _look(self, token: str, experiment: str | None) -> LiveSitting:
         return self._mine(self._open().look(token, experiment=experiment or self._experiment))
@@ -241,9 +242,9 @@ def make_server(tools: JudgeTools) -> MCPServer[object]:
     )
     reads = ToolAnnotations(read_only_hint=True)
     writes = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True)
-    for tool in (tools.list_experiments, tools.read_rubric, tools.next_items, tools.progress):
+    for tool in (tools.list_experiments, tools.next_items, tools.progress):
         app.add_tool(_speaking(tool, tools), annotations=reads)
-    for tool in (tools.open_sitting, tools.submit_verdicts, tools.close_sitting):
+    for tool in (tools.open_sitting, tools.read_rubric, tools.submit_verdicts, tools.close_sitting):
         app.add_tool(_speaking(tool, tools), annotations=writes)
     return app
 

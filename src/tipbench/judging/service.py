@@ -19,6 +19,7 @@ from tipbench.bench.plans import fix_plan, mark_doubtful
 from tipbench.bench.scores import list_verdicts
 from tipbench.bench.sittings import (
     PROGRESS_TAG,
+    RUBRIC_READ_TAG,
     WORD_TAG,
     Answer,
     BlindKey,
@@ -305,6 +306,24 @@ class Judging:
         """
         return _find_view(token, self.open(experiment))
 
+    def read_rubric(
+        self, token: str, *, experiment: str, check: Callable[[LiveSitting], object]
+    ) -> LiveSitting:
+        """The same, for a judge who now has the rubric before him: that is kept with the sitting, for some
+        clients make a connection for every call. `check` is shown the sitting before, and may refuse.
+
+        Raises:
+            UsageError: there is no such sitting, or it is not a live one.
+        """
+        with self.delivered(experiment) as bench:
+            found = _find_view(token, bench)
+            check(found)
+            if not found.rubric_read:
+                run_id = bench.find_sitting(token).run.run_id
+                update = {"run_id": run_id, "tags": {RUBRIC_READ_TAG: "true"}}
+                self.tracking.deliver(bench.blank().model_copy(update=update))
+        return replace(found, rubric_read=True)
+
     def submit(
         self,
         token: str,
@@ -550,6 +569,7 @@ def _view(sitting: StoredSitting, bench: Bench) -> LiveSitting:
         rubric=sheet_rubric(bench.pack_of(sitting.facts.pack_hash).rubric),
         answers=bench.answers_of(sitting),
         unblinded="" if sitting.unblinded is None else sitting.unblinded.told,
+        rubric_read=RUBRIC_READ_TAG in sitting.run.tags,
     )
 
 

@@ -128,6 +128,7 @@ class LiveSitting:
     answers: Mapping[str, Answer]
     unblinded: str = ""
     """What its judge had seen of the arms before, in words."""
+    rubric_read: bool = False
 
     @property
     def waiting(self) -> list[SheetItem]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tipbench.errors import UsageError
 from tipbench.stats.board import NO_RANK, Floats, Ints, finite_array
-from tipbench.stats.quantiles import chi2_quantile
+from tipbench.stats.quantiles import scaled_chi2_quantile, t_quantile
 
 REPEAT_SD = 1.1
 """A judge against himself, one composite."""
@@ -25,7 +25,8 @@ REPEAT_SD_RANGE = (0.5 * REPEAT_SD, 1.5 * REPEAT_SD)
 """Beyond these repeats are not believed: a careless judge must not loosen the rule that is to catch him, and
 one who repeats himself word for word is still allowed to differ from the references."""
 FAR_OFF = 3.0
-_ALARM = 2.576
+_LEVEL = 0.99
+"""Of each alarm: so often a sound judge raises none."""
 _ROUNDS = 100
 """With five of six anchors at an end every round leaves 5/6 of what is missing."""
 
@@ -82,6 +83,11 @@ class Noise:
     sittings: int = 0
 
     @property
+    def repeat_df(self) -> float:
+        """Degrees of freedom of `repeat_sd`: the usual one counts as known."""
+        return self.repeats - 1.0 if self.repeats_fitted else math.inf
+
+    @property
     def repeats_fitted(self) -> bool:
         """Whether `repeat_sd` is this campaign's own."""
         return self.repeats >= ENOUGH_REPEATS
@@ -92,20 +98,23 @@ class Noise:
         return self.sittings >= ENOUGH_SITTINGS
 
 
+USUAL_NOISE = Noise()
+
+
 def drift(
     given: Sequence[float],
     references: Sequence[float],
     *,
-    repeat_sd: float = REPEAT_SD,
+    noise: Noise = USUAL_NOISE,
     reference_sd: float = REFERENCE_SD,
-    offset_sd: float = OFFSET_SD,
     checks: Sequence[Check] | None = None,
 ) -> Drift:
     """How far the given scores of the checks are off their references, and whether that is alarming.
 
     `checks` says more of each of them; without it they are all anchors. `reference_sd` is the noise of an
     anchor's reference. That of a repeat is one verdict, with the noise of a verdict, and those out of one
-    sitting are off together, by as much as sittings usually differ.
+    sitting are off together, by as much as sittings usually differ. A noise that was fitted from few doubles
+    is too small as often as too large, and the limits allow for it.
 
     Raises:
         BadScores: a score is not a finite number.
@@ -119,15 +128,21 @@ def drift(
     errors = scores - truth
     checks = checks or [Check()] * len(scores)
     anchor = np.array([check.source is None for check in checks])
+    repeat_sd, offset_sd, repeat_df = noise.repeat_sd, noise.offset_sd, noise.repeat_df
     known = np.where(anchor, reference_sd, repeat_sd)
+    # The part of it that goes with the judge's own noise: once, and of a repeat once more for its reference.
+    fitted = np.where(anchor, repeat_sd**2, 2.0 * repeat_sd**2)
     covariance = np.diag(repeat_sd**2 + known**2) + offset_sd**2 * _same_source(checks)
-    weights: Floats = np.linalg.solve(covariance, np.ones(len(scores))).astype(float)
+    precision: Floats = np.linalg.inv(covariance).astype(float)
+    weights: Floats = precision.sum(axis=1)
     offset, se = float(weights @ errors / weights.sum()), math.sqrt(1.0 / weights.sum())
     slope = _fit_slope(scores[anchor], truth[anchor])
     roomy = _fit_roomy_offset(scores, errors, checks, weights)
-    alarms = {"offset"} if abs(roomy) > _ALARM * se else set[str]()
+    df = _spread_df(weights, fitted, covariance, repeat_df)
+    alarms = {"offset"} if abs(roomy) > _limit(df) * se else set[str]()
     if anchor.sum() >= ENOUGH_ANCHORS:
-        alarms |= _shape_alarms(errors - offset, np.where(anchor, truth, np.nan), covariance)
+        around = np.where(anchor, truth - truth[anchor].mean(), 0.0)
+        alarms |= _shape_alarms(errors - offset, around, precision, fitted, repeat_df)
     return Drift(
         offset=offset,
         se=se,
@@ -139,6 +154,17 @@ def drift(
         roomy_offset=roomy,
         repeats=int((~anchor).sum()),
     )
+
+
+def _spread_df(weights: Floats, fitted: Floats, covariance: Floats, repeat_df: float) -> float:
+    """Degrees of freedom of the variance of a weighted sum of which a part was fitted (Satterthwaite)."""
+    part = float(weights**2 @ fitted)
+    return repeat_df * (float(weights @ covariance @ weights) / part) ** 2 if part > 0 else math.inf
+
+
+def _limit(df: float) -> float:
+    """What a value in standard errors stays within, on both sides."""
+    return float(t_quantile((1.0 + _LEVEL) / 2.0, df))
 
 
 def _same_source(checks: Sequence[Check]) -> Floats:
@@ -191,22 +217,26 @@ def _fit_slope(scores: Floats, truth: Floats) -> float | None:
     return float(around @ scores) / spread if spread > 0 else None
 
 
-def _shape_alarms(left: Floats, truth: Floats, covariance: Floats) -> set[str]:
+def _shape_alarms(
+    left: Floats, around: Floats, precision: Floats, fitted: Floats, repeat_df: float
+) -> set[str]:
     """What is left of the errors without the offset: growing with the reference, or too much of it.
 
-    The scale is measured by anchors alone, the others have no `truth`: a reference that is as noisy as a
+    The scale is measured by anchors alone, the others lie `around` nothing: a reference that is as noisy as a
     verdict lies further out than the truth, and every judge would seem to use less of the scale.
     """
     alarms: set[str] = set()
-    precision, freedom = np.linalg.inv(covariance), len(left) - 1
-    around = np.nan_to_num(truth - np.nanmean(truth))
+    freedom = len(left) - 1
+    covariance: Floats = np.linalg.inv(precision).astype(float)
     weight = float(around @ precision @ around)
     if weight > 0:
-        excess = float(around @ precision @ left) / weight
-        if abs(excess) > _ALARM / math.sqrt(weight):
+        weights = precision @ around
+        excess = float(weights @ left) / weight
+        if abs(excess) > _limit(_spread_df(weights, fitted, covariance, repeat_df)) / math.sqrt(weight):
             alarms.add("scale")
         left, freedom = left - excess * around, freedom - 1
-    if float(left @ precision @ left) > chi2_quantile(0.99, freedom):
+    share = float(np.diag(precision) @ fitted) / len(left)
+    if float(left @ precision @ left) > scaled_chi2_quantile(_LEVEL, freedom, repeat_df / share**2):
         alarms.add("carelessness")
     return alarms
 
