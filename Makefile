@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 # Small matrices: two threads cost 2.6 times the time of one and are no faster.
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help setup demo check format programs pytest test test-all test-costs test-slow test-mutants test-faults test-postgres coverage ollama test-ollama test-ollama-newer test-airflow bench dist requirements clean
+.PHONY: help setup demo check format programs pytest test test-all test-costs test-slow test-mutants test-faults test-postgres coverage ollama test-ollama test-ollama-newer test-airflow test-matrix bench dist requirements clean
 
 help:
 	@echo "make demo         set everything up and do the main job: a real model, a real MLflow, a leaderboard"
@@ -31,6 +31,7 @@ help:
 	@echo "make test-ollama  the engine tests on that server"
 	@echo "make test-ollama-newer  the same on a newer server with a stand-in for its inference program"
 	@echo "make test-airflow the DAG on a real Airflow, in an environment of its own"
+	@echo "make test-matrix  the wheel on the oldest and the newest MLflow and Python, each in an environment of its own"
 	@echo "make bench        side-by-side measurements (benchmarks/)"
 	@echo "make dist         sdist and wheel into dist/, checked"
 	@echo "make requirements resolve the pinned requirement files again"
@@ -133,6 +134,9 @@ test-airflow: setup
 		$(MAKE) --no-print-directory .venv-$$version/.installed || { rm -rf .venv-$$version; echo "$$version cannot be installed here: its tests are skipped"; }; \
 	done
 	$(BIN)/pytest -m airflow tests/airflow
+
+test-matrix: dist
+	$(BIN)/python -m tests.matrix dist/*.whl $(PAIRS)
 
 bench: setup
 	$(BIN)/python -m benchmarks.headline

@@ -23,6 +23,7 @@ PARTS = {
     "test-ollama": "the engine contract, residency and the headline on a real Ollama",
     "test-ollama-newer": "the same on a newer server",
     "test-airflow": "the DAG on a real Airflow, the newest and the oldest that will do",
+    "test-matrix": "the wheel, its spine and its demo on the oldest and the newest MLflow and Python",
     "test-mutants": "seeded defects in the product: the inner ring finds them",
     "coverage": "branches of the package that the inner ring takes",
 }

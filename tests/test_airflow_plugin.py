@@ -15,14 +15,16 @@ from tipbench_airflow.command import ANSWERS, TipbenchFailed, run_tipbench, tipb
 from tipbench_airflow.conf import (
     KEYS,
     ConfRefused,
+    check_approval,
     check_conf,
     collect_arguments,
     judge_arguments,
     mlflow_arguments,
     part_name,
     plan_parts,
+    read_defaults,
 )
-from tipbench_airflow.phases import check_fits, export_sheet, judge_with_agent
+from tipbench_airflow.phases import check_fits, export_sheet, is_approved, judge_with_agent, promote
 
 import tipbench
 from tests.conftest import Cli
@@ -114,6 +116,33 @@ def test_every_model_has_a_task_and_the_champion_one_more() -> None:
 def test_what_cannot_be_done_is_refused(conf: dict[str, object], said: str) -> None:
     with pytest.raises(ConfRefused, match=said):
         check_conf(DEFAULTS | conf, {})
+
+
+def test_this_airflow_s_own_defaults_are_those_of_every_run_and_a_wrong_key_is_refused() -> None:
+    own = read_defaults({"TIPBENCH_DEFAULTS": '{"models": "a", "until": "approve"}'})
+    assert {key: how["default"] for key, how in own.items()} == DEFAULTS | {"models": "a", "until": "approve"}
+    assert read_defaults({}) == KEYS
+    for wrong in ("{", "[]", '{"modles": "a"}'):
+        with pytest.raises(ConfRefused, match="TIPBENCH_DEFAULTS"):
+            read_defaults({"TIPBENCH_DEFAULTS": wrong})
+
+
+def test_approval_is_refused_where_airflow_has_none_and_only_a_yes_is_a_yes() -> None:
+    check_approval(DEFAULTS | {"until": "promote"}, "not there")
+    check_approval(DEFAULTS | {"until": "approve"}, "")
+    with pytest.raises(ConfRefused, match=r"Airflow 3\.1 or newer \(not there\)"):
+        check_approval(DEFAULTS | {"until": "approve"}, "not there")
+    answers = (None, {"chosen_options": ["Reject"]}, {"chosen_options": ["Approve"]})
+    assert [is_approved(each) for each in answers] == [False, False, True]
+
+
+def test_what_was_approved_is_promoted_and_no_other(fake: Path) -> None:
+    (fake / "answer").write_text("null")
+    promote(DEFAULTS, arm="smollm2+v2")
+    promote(DEFAULTS)
+    approved, plain = calls(fake)
+    assert "--challenger=smollm2+v2" in approved
+    assert not any(word.startswith("--challenger") for word in plain)
 
 
 def test_a_run_chooses_its_judge_and_its_budget_within_what_the_workers_allow() -> None:

@@ -134,6 +134,8 @@ class Settings(RunSettings):
     raw: bool = False
     """Whether models without a chat template are admitted: they get the bare text."""
     threads: int | None = Field(default=None, ge=1)
+    gpu_layers: Annotated[int, Field(ge=0)] | Literal["auto"] = 0
+    """How many layers of a model of the embedded engine a graphics card computes; `auto`: as many as fit."""
     context_tokens: int = Field(default=4096, ge=256, le=131_072)
 
     pack: str = "tip"

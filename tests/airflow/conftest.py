@@ -99,7 +99,9 @@ def drive(airflow: AirflowProcesses, *arguments: str, **more: str) -> Any:
         check=False,
     )
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
-    return json.loads(ended.stdout.splitlines()[-1])
+    *log, told = ended.stdout.splitlines()
+    (airflow.home / "drive.log").write_text("\n".join(log) + ended.stderr)
+    return json.loads(told)
 
 
 _migrated: dict[Path, Path] = {}

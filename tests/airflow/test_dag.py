@@ -28,14 +28,16 @@ ORDER = {
     "judge_agent": ["export_for_judge"],
     "compare": ["auto_judge", "wait_judged"],
     "gate": ["compare"],
-    "promote": ["gate"],
+    "approve": ["gate"],
+    "promote": ["approve", "gate"],
 }
+BEFORE_3_1 = {name: after for name, after in ORDER.items() if name != "approve"} | {"promote": ["gate"]}
 OLDEST = REPOSITORY / ".venv-airflow-oldest"
 
 
-def check_shape(found: Any) -> None:
+def check_shape(found: Any, order: dict[str, list[str]] = ORDER) -> None:
     assert found["problems"] == []
-    assert {name: task["after"] for name, task in found["tasks"].items()} == ORDER
+    assert {name: task["after"] for name, task in found["tasks"].items()} == order
     assert {name for name, task in found["tasks"].items() if task["pool"] == "ollama"} == {
         "collect",
         "auto_judge",
@@ -47,7 +49,14 @@ def check_shape(found: Any) -> None:
 
 
 def test_the_dag_is_read_without_a_warning(tmp_path: Path) -> None:
-    check_shape(drive(migrate(AirflowProcesses(tmp_path, environ={"TIPBENCH_QUEUE": "gpu"})), "parse"))
+    airflow = migrate(AirflowProcesses(tmp_path, environ={"TIPBENCH_QUEUE": "gpu"}))
+    check_shape(drive(airflow, "parse"))
+    own = {"TIPBENCH_SCHEDULE": "0 6 * * 1", "TIPBENCH_DEFAULTS": '{"until": "approve", "n_tips": 2}'}
+    scheduled = drive(airflow, "parse", **own)
+    assert (scheduled["problems"], scheduled["schedule"]) == ([], "0 6 * * 1")
+    assert (scheduled["params"]["until"], scheduled["params"]["n_tips"]) == ("approve", 2)
+    [wrong] = drive(airflow, "parse", TIPBENCH_DEFAULTS='{"n_tip": 2}')["problems"]
+    assert "TIPBENCH_DEFAULTS" in wrong
 
 
 def test_the_same_files_are_read_by_the_oldest_airflow(
@@ -56,7 +65,8 @@ def test_the_same_files_are_read_by_the_oldest_airflow(
     if not (OLDEST / "bin" / "airflow").exists():
         pytest.skip("no Airflow 3.0 here: make test-airflow sets one up where it can")
     monkeypatch.setenv(VENV, str(OLDEST))
-    check_shape(drive(migrate(AirflowProcesses(tmp_path, environ={"TIPBENCH_QUEUE": "gpu"})), "parse"))
+    found = drive(migrate(AirflowProcesses(tmp_path, environ={"TIPBENCH_QUEUE": "gpu"})), "parse")
+    check_shape(found, BEFORE_3_1)
 
 
 def test_what_makes_no_sense_is_refused_before_anything_starts(

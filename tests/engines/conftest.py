@@ -8,6 +8,7 @@ import pytest
 from tests.engines.ollama_server import SMOLLM2, OllamaServer, run_ollama
 from tests.engines.openai_server import ALIAS, RunningServer, run_server
 from tests.engines.variants import prepare_models
+from tipbench.engines.llamacpp.card import GpuLayers
 from tipbench.engines.llamacpp.engine import LlamaCppEngine, LlamaCppModel, LlamaCppOptions
 from tipbench.engines.machine import MachineLock
 from tipbench.engines.ollama.api import OllamaApi
@@ -38,6 +39,7 @@ def open_engine(models_folder: Path, tmp_path: Path) -> OpenEngine:
         timeout_seconds: float = 120.0,
         context_tokens: int = 1024,
         threads: int = 1,
+        gpu_layers: GpuLayers = 0,
     ) -> LlamaCppEngine:
         return make_engine(
             folder,
@@ -45,6 +47,7 @@ def open_engine(models_folder: Path, tmp_path: Path) -> OpenEngine:
             timeout_seconds=timeout_seconds,
             context_tokens=context_tokens,
             threads=threads,
+            gpu_layers=gpu_layers,
         )
 
     return open_it
@@ -78,6 +81,7 @@ def make_engine(
     context_tokens: int = 1024,
     threads: int | None = 1,
     watch_threads: Callable[[int | None], ThreadWatch] = ThreadWatch,
+    gpu_layers: GpuLayers = 0,
 ) -> LlamaCppEngine:
     """One thread: on a busy machine two threads wait for each other, and the text is the same."""
     lock = MachineLock(home / "engine.lock", holder="the tests", wait=False, report=print)
@@ -86,7 +90,10 @@ def make_engine(
         lock=lock,
         digests=DigestCache(home / "digests.json"),
         options=LlamaCppOptions(
-            threads=threads, context_tokens=context_tokens, timeout_seconds=timeout_seconds
+            threads=threads,
+            context_tokens=context_tokens,
+            timeout_seconds=timeout_seconds,
+            gpu_layers=gpu_layers,
         ),
         watch_threads=watch_threads,
     )

@@ -228,6 +228,8 @@ def test_both_pages_and_outputs_are_told_to_the_runner(
     monkeypatch.setenv("GITHUB_OUTPUT", str(output))
     page = cli("gate", "--experiment", campaign.experiment, "--markdown", "--github")
     assert summary.read_text() == page.out + "\n"
+    beside = cli("gate", "--experiment", campaign.experiment, "--json", "--page", str(tmp_path / "gate.md"))
+    assert (beside.json()["answer"], (tmp_path / "gate.md").read_text()) == ("undecided", page.out)
     board = cli("compare", "--experiment", campaign.experiment, "--markdown", "--github")
     assert summary.read_text() == f"{page.out}\n{board.out}\n"
     assert re.findall(r"^answer<<.*\n(.*)", output.read_text(), re.MULTILINE) == ["undecided", "undecided"]

@@ -22,6 +22,7 @@ MEASURED = {
     "latency_seconds",
     "load_seconds",
     "machine_load",
+    "gpu_layers",
     "tokens_per_second",
     "peak_resident_models",
     "peak_memory_mib",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -118,8 +119,9 @@ KEYS: dict[str, dict[str, Any]] = {
     },
     "until": {
         "default": "compare",
-        "enum": ["compare", "gate", "promote"],
-        "description": "The last step: the leaderboard, the gate's answer, or the promotion it allows",
+        "enum": ["compare", "gate", "approve", "promote"],
+        "description": "The last step: the leaderboard, the gate's answer, or the promotion it allows; "
+        "approve: that one after a person has approved it here",
     },
 }
 """Key → default, JSON Schema and description: names, types and defaults are those of `tipbench collect`."""
@@ -150,6 +152,35 @@ def check_conf(conf: Conf, environ: Mapping[str, str]) -> None:
         judge_arguments(conf, environ)
     mlflow_arguments(conf, environ)
     ollama_arguments(conf, environ)
+
+
+def check_approval(conf: Conf, missing: str) -> None:
+    """Refuses a run that wants an approval where Airflow has none.
+
+    Raises:
+        ConfRefused: says why, and what would do.
+    """
+    if conf["until"] == "approve" and missing:
+        raise ConfRefused(
+            f"until: 'approve' needs Airflow 3.1 or newer ({missing}); "
+            "say 'gate', look at its answer, and type tipbench promote"
+        )
+
+
+def read_defaults(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """The keys, with the defaults that this Airflow has for them (`TIPBENCH_DEFAULTS`, a JSON object).
+
+    Raises:
+        ConfRefused: it is not one, or has other keys.
+    """
+    text = environ.get("TIPBENCH_DEFAULTS") or "{}"
+    try:
+        own: Any = json.loads(text)
+    except ValueError as error:
+        raise ConfRefused(f"TIPBENCH_DEFAULTS: {text!r} is not JSON: {error}") from error
+    if not isinstance(own, dict) or not KEYS.keys() >= own.keys():
+        raise ConfRefused(f"TIPBENCH_DEFAULTS: {text!r} is not an object of these keys: {', '.join(KEYS)}")
+    return {key: how | ({"default": own[key]} if key in own else {}) for key, how in KEYS.items()}
 
 
 def split_models(models: str) -> list[str]:

@@ -19,6 +19,9 @@ from tipbench_airflow.conf import (
     part_name,
 )
 
+CHAMPION_FACTS = ("pack", "arm", "model", "prompt", "prompt_name", "version", "experiment", "promotion_run")
+"""What is told of a new champion: enough to find the rest in MLflow."""
+
 
 def check_fits(conf: Conf) -> None:
     """Refuses a run whose experiment holds other contents, before anything is generated."""
@@ -74,13 +77,40 @@ def compare(conf: Conf, *, run_id: str) -> dict[str, Any]:
 
 
 def ask_gate(conf: Conf) -> dict[str, Any]:
-    """What the gate says; takes the look that is due."""
-    return _answer(run_tipbench("gate", "--json", *bench(conf, os.environ), passing=ANSWERS))
+    """What the gate says, also as Markdown; takes the look that is due."""
+    with tempfile.TemporaryDirectory(prefix="tipbench-") as folder:
+        page = Path(folder, "gate.md")
+        run = run_tipbench("gate", "--json", f"--page={page}", *bench(conf, os.environ), passing=ANSWERS)
+        return _answer(run) | {"markdown": page.read_text(encoding="utf-8")}
 
 
-def promote(conf: Conf) -> dict[str, Any]:
-    """Makes the arm champion that the gate lets pass."""
-    return _answer(run_tipbench("promote", "--json", *bench(conf, os.environ), passing=ANSWERS))
+def approvable_arm(gate: Mapping[str, Any]) -> str | None:
+    """The arm that the gate lets pass."""
+    return gate["answer"]["promoted"]
+
+
+def is_approved(approval: Mapping[str, Any] | None) -> bool:
+    """Whether somebody said yes: not who skipped the question, or marked it as done."""
+    return approval is not None and list(approval["chosen_options"]) == ["Approve"]
+
+
+def promote(conf: Conf, *, arm: str | None = None) -> dict[str, Any]:
+    """Makes the arm champion that the gate lets pass: that one and no other, if one was approved."""
+    approved = [] if arm is None else [f"--challenger={arm}"]
+    return _answer(run_tipbench("promote", "--json", *approved, *bench(conf, os.environ), passing=ANSWERS))
+
+
+def new_champion(promotion: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What other DAGs are told of a champion; None when nobody was promoted."""
+    outcome = promotion["answer"]
+    if outcome["outcome"] != "promoted":
+        return None
+    return {name: outcome["champion"][name] for name in CHAMPION_FACTS}
+
+
+def champion_uri(pack: str) -> str:
+    """The asset that changes when a pack has a new champion."""
+    return f"tipbench://champion/{pack}"
 
 
 def keep_files(conf: Conf, paths: list[Path], *, name: str) -> None:

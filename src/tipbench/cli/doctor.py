@@ -116,15 +116,24 @@ def _mlflow(settings: "Settings") -> "Finding":
     return Finding(part="MLflow", ok=True, says=says)
 
 
-def _embedded_engine(_: "Settings") -> "Finding":
+def _embedded_engine(settings: "Settings") -> "Finding":
+    from tipbench.engines.llamacpp.card import read_cards
     from tipbench.records import Finding
 
-    found = find_spec("xllamacpp") is not None
+    part = "embedded llama.cpp"
+    if find_spec("xllamacpp") is None:
+        return Finding(part=part, ok=False, says="not installed", to_do="pip install 'tipbench[local]'")
+    cards = read_cards()
+    if not cards:
+        lost = isinstance(settings.gpu_layers, int) and settings.gpu_layers > 0
+        to_do = "set gpu_layers = 0, or install a build for your card: docs/engines.md" if lost else ""
+        return Finding(part=part, ok=not lost, says="installed, computes on the processor", to_do=to_do)
+    names = "; ".join(map(str, cards))
     return Finding(
-        part="embedded llama.cpp",
-        ok=found,
-        says="installed" if found else "not installed",
-        to_do="" if found else "pip install 'tipbench[local]'",
+        part=part,
+        ok=True,
+        says=f"installed, gpu_layers = {settings.gpu_layers}, cards: {names}",
+        to_do="" if settings.gpu_layers else 'gpu_layers = "auto" would compute there',
     )
 
 

@@ -1,10 +1,11 @@
 """`tipbench gate`."""
 
 import os
+from pathlib import Path
 
 import click
 
-from tipbench.cli.session import experiment_option, mlflow_options, open_session
+from tipbench.cli.session import FilePath, experiment_option, mlflow_options, open_session, write_whole
 from tipbench.errors import UsageError
 
 
@@ -16,6 +17,7 @@ from tipbench.errors import UsageError
 )
 @click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="The answer as Markdown, for a pull request.")
+@click.option("--page", type=FilePath, help="Write it as Markdown to this file, too.")
 @click.option("--github", is_flag=True, help="In GitHub Actions: the step's summary and outputs, too.")
 @experiment_option
 @mlflow_options
@@ -28,6 +30,7 @@ def command(
     plan_only: bool,
     as_json: bool,
     as_markdown: bool,
+    page: Path | None,
     github: bool,
     **flags: object,
 ) -> None:
@@ -50,6 +53,8 @@ def command(
             click.echo(format_gate(report), nl=False)
         else:
             print_gate(report, session.say)
+        if page is not None:
+            write_whole(page, format_gate(report))
         if github:
             tell_runner(format_gate(report), gate_outputs(report), os.environ)
     ctx.exit(0 if plan_only and report.budget is not None else report.exit_code)

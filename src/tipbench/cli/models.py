@@ -9,6 +9,7 @@ from tipbench.cli.session import fetch_with_progress, home_option
 from tipbench.errors import ModelRefused
 
 if TYPE_CHECKING:
+    from tipbench.engines.llamacpp.card import LayerCount
     from tipbench.records import Model
     from tipbench.settings import Settings
 
@@ -49,10 +50,13 @@ def list_models(settings: "Settings", *, as_json: bool) -> None:
     say = make_console()
     with open_engines(settings, report=lambda _: None) as engines:
         models = engines.list_models(pass_over=lambda error: click.echo(f"· {error.message}", err=True))
+        layers = engines.count_layers(models)
     if as_json:
         for model in models:
-            refusal = _refusal(model, settings)
-            click.echo(json.dumps(model.model_dump() | {"admitted": not refusal, "reason": refusal}))
+            counted = layers.get(model.name)
+            refusal = _refusal(model, counted, settings)
+            more = {"admitted": not refusal, "reason": refusal, "gpu_layers": counted and counted.on_card}
+            click.echo(json.dumps(model.model_dump() | more))
         return
     if not models:
         say.print("No models yet. Get a small one with: tipbench models fetch smollm2")
@@ -60,17 +64,19 @@ def list_models(settings: "Settings", *, as_json: bool) -> None:
     table = Table("model", "engine", box=None)
     for heading in ("size", "parameters"):
         table.add_column(heading, justify="right")
+    if settings.gpu_layers:
+        table.add_column("layers on the card", justify="right")
     table.add_column(f"up to {settings.max_model_b:g} billion")
     for model in models:
         size = f"{model.size_bytes / 1e6:,.0f} MB" if model.size_bytes else "unknown"
-        refusal = _refusal(model, settings)
-        table.add_row(
-            escape(model.name), model.engine, size, _parameters(model), escape(refusal) or _admission(model)
-        )
+        counted = layers.get(model.name)
+        card = [f"{counted.on_card} of {counted.of}" if counted else ""] if settings.gpu_layers else []
+        admission = escape(_refusal(model, counted, settings)) or _admission(model)
+        table.add_row(escape(model.name), model.engine, size, _parameters(model), *card, admission)
     say.print(table)
 
 
-def _refusal(model: "Model", settings: "Settings") -> str:
+def _refusal(model: "Model", layers: "LayerCount | None", settings: "Settings") -> str:
     """Why the model is not admitted; empty when it is."""
     from tipbench.engines import Admission
 
@@ -78,7 +84,7 @@ def _refusal(model: "Model", settings: "Settings") -> str:
         Admission(settings.max_model_b, raw=settings.raw).check(model)
     except ModelRefused as error:
         return error.message
-    return ""
+    return layers.refusal if layers else ""
 
 
 def _admission(model: "Model") -> str:

@@ -22,7 +22,7 @@ from tipbench.bench.views import refresh_views
 from tipbench.clock import Stamps
 from tipbench.collect.candidates import measure_diversity, parse_candidates
 from tipbench.engines.machine import PeakWatch, read_machine_load
-from tipbench.engines.protocol import Engine, LoadedModel
+from tipbench.engines.protocol import Engine, LoadedModel, PlacedModel
 from tipbench.errors import (
     ContentsDiffer,
     ExperimentNotFound,
@@ -320,6 +320,8 @@ def _collect_model(
                 "peak_memory_mib": peak.memory_bytes / 2**20,
                 "machine_load": read_load(),
             }
+            if isinstance(loaded, PlacedModel):
+                measured["gpu_layers"] = float(loaded.gpu_layers)
             _store_cell(collected, store, measured=measured, tags={})
             yield collected
             first = False
@@ -359,8 +361,8 @@ def _reuse_cell(cell: Cell, source: StoredCell, store: CellStore) -> CollectedCe
         cell, generation, "" if generation.output_tokens else "failed where it came from"
     )
     collected = CollectedCell(cell, candidates, generation, reused=True)
-    # Its seconds come from there, and so does what the machine did beside.
-    measured = {name: metrics[name] for name in ("machine_load",) if name in metrics}
+    # Its seconds come from there, and so does what the machine did beside, and what computed it.
+    measured = {name: metrics[name] for name in ("machine_load", "gpu_layers") if name in metrics}
     _store_cell(collected, store, measured=measured, tags={"tipbench.reused_from": source.run.run_id})
     return collected
 

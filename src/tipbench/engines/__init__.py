@@ -2,11 +2,12 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
+from tipbench.engines.llamacpp.card import LayerCount
 from tipbench.engines.llamacpp.engine import LlamaCppEngine, LlamaCppOptions
 from tipbench.engines.machine import MachineLock, machine_lock_path
 from tipbench.engines.ollama.api import NoServer, OllamaApi
@@ -119,6 +120,16 @@ class Engines:
         self._admission.check(model)
         return model
 
+    def count_layers(self, models: Iterable[Model]) -> dict[str, LayerCount]:
+        """For each sound model of the embedded engine what the graphics cards would compute of it.
+
+        Raises:
+            EngineUnavailable: cards are wanted, and nobody can say which there are.
+        """
+        placement = self._llamacpp.look_at_cards()
+        ours = [model for model in models if model.engine == self._llamacpp.name and model.parameters]
+        return {model.name: self._llamacpp.count_layers(model, placement) for model in ours}
+
     def engine_of(self, model: Model) -> Engine:
         """The engine that loads this model."""
         return self._engines[model.engine]
@@ -183,7 +194,11 @@ def open_engines(settings: Settings, *, wait: bool = True, report: Callable[[str
         settings.models_folder,
         lock=lock,
         digests=DigestCache(settings.home / "digests.json"),
-        options=LlamaCppOptions(threads=settings.threads, context_tokens=settings.context_tokens),
+        options=LlamaCppOptions(
+            threads=settings.threads,
+            context_tokens=settings.context_tokens,
+            gpu_layers=settings.gpu_layers,
+        ),
         make_room=lambda: make_room(api, evict=settings.foreign == "evict", report=report),
     )
     options = OllamaOptions(

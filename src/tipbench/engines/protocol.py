@@ -42,6 +42,16 @@ class FormModel(Protocol):
         ...
 
 
+@runtime_checkable
+class PlacedModel(Protocol):
+    """A loaded model that knows how many of its layers a graphics card computes."""
+
+    @property
+    def gpu_layers(self) -> int:
+        """0: all is computed on the processor."""
+        ...
+
+
 class Engine(Protocol):
     """Turns prompts into text, one model in memory at a time."""
 

@@ -290,6 +290,7 @@ class GgufHeader:
     trained_context_tokens: int | None
     kv_bytes_per_token: int
     has_chat_template: bool = True
+    layers: int = 0
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -408,6 +409,7 @@ def _describe(values: dict[str, Value], parameters: int | None) -> GgufHeader:
         trained_context_tokens=_whole(values.get(f"{architecture}.context_length")) or None,
         kv_bytes_per_token=kv_bytes_per_token(values, architecture),
         has_chat_template=bool(values.get("tokenizer.chat_template")),
+        layers=_whole(values.get(f"{architecture}.block_count")),
     )
 
 

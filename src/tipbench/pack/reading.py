@@ -190,6 +190,7 @@ _RESERVED = frozenset(
         "composite",
         "diversity",
         "failed",
+        "gpu_layers",
         "id",
         "latency_seconds",
         "load_seconds",

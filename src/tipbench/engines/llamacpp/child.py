@@ -79,7 +79,9 @@ def make_parameters(order: LoadOrder) -> Any:
     parameters.n_ctx = order.context_tokens
     parameters.cpuparams.n_threads = order.threads
     parameters.cpuparams_batch.n_threads = order.threads
-    parameters.n_gpu_layers = 0
+    parameters.n_gpu_layers = order.gpu_layers
+    # Without layers of its own a card would still be given large products: then nothing goes there.
+    parameters.no_op_offload = order.gpu_layers == 0
     parameters.fit_params = False
     parameters.warmup = True
     # Answers must not depend on what was asked before.

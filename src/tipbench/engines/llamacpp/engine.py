@@ -1,6 +1,5 @@
 """The embedded engine: llama.cpp in a child process, one model at a time, any `.gguf` file."""
 
-import importlib.util
 import re
 import signal
 import socket
@@ -10,6 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tipbench.engines.llamacpp.card import (
+    Card,
+    GpuLayers,
+    LayerCount,
+    Need,
+    Placement,
+    check_installed,
+    read_cards,
+)
 from tipbench.engines.llamacpp.wire import LoadOrder, LoadReport, ModelAnswer, ModelQuestion
 from tipbench.engines.machine import MachineLock, check_memory
 from tipbench.engines.protocol import check_question
@@ -99,6 +107,7 @@ class LoadedProcess:
 
     process: ModelProcess
     threads: int
+    gpu_layers: int
     load_seconds: float
 
 
@@ -132,6 +141,11 @@ class LlamaCppModel:
     def threads(self) -> int:
         """How many it computes with now."""
         return self._loaded.threads
+
+    @property
+    def gpu_layers(self) -> int:
+        """How many of its layers a graphics card computes."""
+        return self._loaded.gpu_layers
 
     def generate(self, prompt: str | Chat, *, sampling: Sampling, seed: int) -> Generation:
         """The model's answer to a chat: the same for the same question, whatever came before.
@@ -168,11 +182,16 @@ class LlamaCppModel:
 
 @dataclass(frozen=True)
 class LlamaCppOptions:
-    """How models are loaded and asked. Without `threads` there are as many as others leave cores."""
+    """How models are loaded and asked. Without `threads` there are as many as others leave cores.
+
+    `gpu_layers` go to a graphics card; with `auto` as many as fit there.
+    """
 
     threads: int | None = None
     context_tokens: int = 4096
+    gpu_layers: GpuLayers = 0
     timeout_seconds: float = 300.0
+    read_cards: Callable[[], Sequence[Card]] = read_cards
 
 
 class LlamaCppEngine:
@@ -235,13 +254,10 @@ class LlamaCppEngine:
 
         Raises:
             EngineBusy: another process holds the machine's engine lock and waiting was not wanted.
-            EngineUnavailable: there is not enough memory, or the model does not load.
+            EngineUnavailable: there is not enough memory, here or on the card, or the model does not load.
             ModelRefused: the file is no longer the one that was found.
         """
-        if importlib.util.find_spec("xllamacpp") is None:
-            raise EngineUnavailable(
-                "llama.cpp is not installed", hint="Install it with: pip install 'tipbench[local]'"
-            )
+        check_installed()
         with self._lock.hold(f"model {model.name!r}") as lock:
             if self._make_room is not None:
                 self._make_room()
@@ -265,10 +281,34 @@ class LlamaCppEngine:
                 hint="Run the command again to use the file as it is now.",
             )
         header = read_header(path)
+        context_tokens = self._context_tokens(header)
+        need = _need(model, header, context_tokens)
+        # Asked again for each load: others may have taken the card's memory.
+        placement = self.look_at_cards()
+        layers = placement.place(need)
+        check_memory(model, kv_bytes=need.kv_bytes, share=placement.share_here(need, layers))
+        return LoadOrder(path=str(path), context_tokens=context_tokens, threads=threads, gpu_layers=layers)
+
+    def look_at_cards(self) -> Placement:
+        """Where models go now.
+
+        Raises:
+            EngineUnavailable: cards are wanted, and llama.cpp cannot say which there are.
+        """
+        return Placement(self._options.gpu_layers, read=self._options.read_cards)
+
+    def count_layers(self, model: Model, placement: Placement) -> LayerCount:
+        """How many layers of a model that we listed the cards would compute.
+
+        Raises:
+            ModelRefused: its file is broken.
+        """
+        header = read_header(Path(model.location))
+        return placement.count(_need(model, header, self._context_tokens(header)))
+
+    def _context_tokens(self, header: GgufHeader) -> int:
         trained = header.trained_context_tokens or self._options.context_tokens
-        context_tokens = min(self._options.context_tokens, trained, LONGEST_CONTEXT_TOKENS)
-        check_memory(model, kv_bytes=header.kv_bytes_per_token * context_tokens)
-        return LoadOrder(path=str(path), context_tokens=context_tokens, threads=threads)
+        return min(self._options.context_tokens, trained, LONGEST_CONTEXT_TOKENS)
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self._models_folder.glob(f"*{SUFFIX}") if path.is_file())
@@ -318,7 +358,13 @@ def _load(process: ModelProcess, order: LoadOrder, model: Model) -> LoadedProces
             f"{model.name!r} does not load: {error.message}",
             hint=f"Is {model.location} complete, and a model that llama.cpp knows?",
         ) from error
-    return LoadedProcess(process, order.threads, LoadReport.model_validate_json(reply).load_seconds)
+    seconds = LoadReport.model_validate_json(reply).load_seconds
+    return LoadedProcess(process, order.threads, order.gpu_layers, seconds)
+
+
+def _need(model: Model, header: GgufHeader, context_tokens: int) -> Need:
+    kv_bytes = header.kv_bytes_per_token * context_tokens
+    return Need(model.name, model.size_bytes, kv_bytes, header.layers)
 
 
 def _is_path(name: str) -> bool:

@@ -9,6 +9,7 @@ class LoadOrder(Record):
     path: str
     context_tokens: int
     threads: int
+    gpu_layers: int = 0
 
 
 class LoadReport(Record):
