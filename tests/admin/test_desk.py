@@ -91,3 +91,19 @@ def test_what_is_sent_again_after_the_close_is_noted_once(fresh_site: Site, judg
         assert (done.status_code, done.json()["state"]) == (200, "accepted")
     audit = fresh_site.client.get("/api/bench/audit", headers=fresh_site.as_("admin")).json()["lines"]
     assert [line["what"] for line in audit].count("sitting.accepted") == 1
+
+
+def test_a_second_opinion_and_what_decides_are_asked_for_on_the_start_page(
+    fresh_site: Site, judged: str
+) -> None:
+    client, place = fresh_site.client, f"/judge/{quote(judged, safe='')}"
+    user = fresh_site.parts.accounts.create("another", "judge", PASSWORD, by="test")
+    client.post("/sign-in", data={"name": "another", "password": PASSWORD}, headers=HERE)
+    for asked, told in (({"next": "5"}, "of the 5 tips that decide"), ({"second": "50"}, "opinion on 50 %")):
+        assert told in client.get(place, params=asked).text
+        assert client.post(place, data={"open": "1"} | asked, headers=HERE).status_code == 303
+        sitting = fresh_site.parts.sittings.find_mine(experiment=judged, user=user)
+        assert sitting is not None
+        stored = fresh_site.parts.mlflow.open().judging.open(judged).find_sitting(sitting.token)
+        assert stored.facts.drawn == ("second" if "second" in asked else "block")
+        client.post(place, data={"close": "1", "sitting": sitting.token}, headers=HERE)
