@@ -225,7 +225,7 @@ TIP = """
   - article:
     - heading "Scenario" [level=2]
     - heading "Tip" [level=2]
-    - paragraph: /Tip/
+    - paragraph
   - region "Scores":
     - group "Relevance":
       - radio "1"
@@ -234,21 +234,25 @@ TIP = """
     - group "Tone"
     - group /Automatic checks/
     - textbox "Comment"
-    - button "Save"
+    - paragraph:
+      - button "Save"
   - link "Pause"
-  - region "Rubric"
+  - group:
+    - region "Rubric"
 """
 DONE = """
 - main:
   - heading "Every tip is judged." [level=2]
-  - button "Close the sitting"
+  - paragraph:
+    - button "Close the sitting"
 """
 CLOSED = """
 - main:
   - heading "Thank you." [level=1]
   - paragraph: "The sitting is closed: accepted."
   - paragraph: Your scores count.
-  - link "Judge more"
+  - paragraph:
+    - link "Judge more"
 """
 
 
