@@ -72,7 +72,7 @@ def test_on_a_phone_every_tip_is_in_sight_while_it_is_scored_and_the_last_tap_sa
 ) -> None:
     with visit(browser, server, "kim", **PHONE) as visitor:
         page = visitor.page
-        visitor.judge(bench, blocks=4)
+        visitor.judge(bench, blocks=5)
         expect(page.get_by_test_id("tip")).to_be_visible()
         seen = 0
         while page.get_by_test_id("tip").count():
