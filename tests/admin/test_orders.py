@@ -234,6 +234,7 @@ def test_the_form_offers_what_is_there_and_what_it_would_make(
     assert (refused.status_code, small_site.parts.jobs.list_jobs()) == (422, [])
     assert "no-such-model" in refused.text.partition('id="p-models">')[2].partition("</p>")[0]
     assert 'id="f-models" name="models" value="no-such-model"' in refused.text
+    assert re.search(r'name="proposer" value="smollm2[^"]*"', client.get("/improve").text)
 
 
 def test_a_run_that_a_person_judges_hands_no_sheet_to_an_agent(

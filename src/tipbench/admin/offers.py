@@ -102,6 +102,12 @@ class Offers:
             names = [min(able, key=lambda each: each.model.size_bytes or 2**63).model.name]
         return ",".join(names) or wanted
 
+    @property
+    def largest(self) -> str:
+        """The largest model that can run here; empty where none can."""
+        able = [each.model for each in self.models if not each.refusal]
+        return max(able, key=lambda model: model.size_bytes).name if able else ""
+
     def choose_prompts(self, wanted: str) -> tuple[str, list[str]]:
         """Those of the wanted ones that the pack has, else all of it; and those that it has not."""
         known = [each.name for each in self.pack.prompts] if self.pack else []
@@ -166,7 +172,13 @@ def find_missing(order: RunOrder, settings: Settings) -> str:
                     problems.append(error)
     if not problems and not found:
         return "None of these models is here."
-    return " ".join(f"{each.message}. {each.hint}".rstrip(". ") + "." for each in problems)
+    return " ".join(_tell_missing(each) for each in problems)
+
+
+def _tell_missing(error: TipbenchError) -> str:
+    """Without the hints of the command line: a form takes no path."""
+    get = f" Get it on the server with: {error.get}" if isinstance(error, ModelMissing) and error.get else ""
+    return f"{error.message[:1].upper()}{error.message[1:]}.{get}"
 
 
 def _no_server(settings: Settings) -> Settings:

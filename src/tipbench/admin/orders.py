@@ -14,11 +14,12 @@ from tipbench.admin.access import PageAdmin, Server
 from tipbench.admin.deps import Parts
 from tipbench.admin.failures import field_problems
 from tipbench.admin.jobs import find_job, order_improve, order_run, order_simulate
-from tipbench.admin.offers import Forecast, find_missing, foresee, read_earlier, read_offers
+from tipbench.admin.offers import Forecast, Values, find_missing, foresee, read_earlier, read_offers
 from tipbench.admin.panel import go, render
 from tipbench.admin.users import User
 from tipbench.bench.cells import StoredCell
-from tipbench.errors import ContentsDiffer, ExperimentNotFound, UsageError
+from tipbench.bench.champions import read_chain
+from tipbench.errors import ContentsDiffer, ExperimentNotFound, TipbenchError, UsageError
 from tipbench.jobs.orders import ImproveOrder, RunOrder, SimulateOrder, check_judge
 from tipbench.jobs.records import Job, Kind
 from tipbench.records import LAZY_KINDS, Record
@@ -28,7 +29,6 @@ pages = APIRouter(include_in_schema=False)
 
 Order = TypeVar("Order", bound=Record)
 Asked_contra = TypeVar("Asked_contra", bound=Record, contravariant=True)
-Values = Mapping[str, str | bool]
 Text = Annotated[str, Query(max_length=500)]
 
 
@@ -164,7 +164,7 @@ def show_improve_form(
     request: Request, user: PageAdmin, parts: Server, experiment: Text = "", like: Text = ""
 ) -> Response:
     """The form of an improvement."""
-    given = _read_job(like, user, parts, IMPROVE) if like else IMPROVE.begin(parts, _named(experiment))
+    given = _read_job(like, user, parts, IMPROVE) if like else _begin_improvement(parts, experiment)
     return _show(IMPROVE, request, user, parts, Filled(given))
 
 
@@ -235,6 +235,27 @@ def _begin_run(user: User, parts: Parts, experiment: str, like: str) -> Filled:
     prompts, _ = offers.choose_prompts(str(first["prompts"]))
     chosen = {"models": offers.choose_models(str(first["models"])), "prompts": prompts}
     return Filled({**first, **chosen, "judge_kind": _choose_judge(parts)})
+
+
+def _begin_improvement(parts: Parts, experiment: str) -> Values:
+    """The values that an improvement begins with: without a champion it has to be told what to improve."""
+    offers = read_offers(parts)
+    chosen: Values = {"proposer": offers.largest}
+    if offers.largest and offers.pack and not _has_champion(parts, offers.pack.name):
+        prompts, _ = offers.choose_prompts(parts.settings.prompts)
+        chosen |= {
+            "model": offers.choose_models(parts.settings.models).partition(",")[0],
+            "prompt": prompts.partition(",")[0],
+        }
+    return IMPROVE.begin(parts, {**chosen, **_named(experiment)})
+
+
+def _has_champion(parts: Parts, pack: str) -> bool:
+    """Whether the pack has one, as far as anybody can say now."""
+    try:
+        return read_chain(parts.mlflow.open().tracking, pack).in_force is not None
+    except TipbenchError:
+        return True
 
 
 def _choose_judge(parts: Parts) -> str:
