@@ -54,20 +54,20 @@ RUN_KEYS: dict[str, RunKey] = {
     ),
     "n_tips": RunKey(5, "Tips a cell", "Candidates per cell", least=1, most=50),
     "temperature": RunKey(0.7, "Temperature", "Sampling temperature", least=0, most=2),
-    "max_model_b": RunKey(4.0, "Largest model", "Refuse larger models (billions of parameters)", above=0),
+    "max_model_b": RunKey(
+        4.0, "Largest model, in billions", "Refuse larger models (billions of parameters)", above=0
+    ),
     "seed": RunKey(0, "Seed", "Seed of the whole grid: another seed, other answers", least=0, below=2**63),
     "judge_kind": RunKey(
         "claude-code",
-        "Waits for",
+        "Who judges",
         "The judge that the cells wait for",
         choices={"claude-code": "a coding agent", "human": "a person", "haiku": "the automatic judge"},
     ),
-    "diversity": RunKey(
-        default=False, label="Ask for tips that differ in angle", help="Ask for tips that differ in angle"
-    ),
+    "diversity": RunKey(default=False, label="Ask for varied tips", help="Ask for tips that differ in angle"),
     "skip_missing": RunKey(
         default=False,
-        label="Go on without models that are not there",
+        label="Skip models that are missing",
         help="Go on without models that are not there",
     ),
     "ollama_url": RunKey("http://localhost:11434", "Ollama", "Ollama server", longest=2000),

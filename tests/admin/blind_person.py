@@ -40,7 +40,7 @@ WISHES: dict[str, dict[str, int]] = {
     "second": {"second_opinion": 50},
     "spot": {"disagreements": 3},
 }
-WHOEVER = ("/api/bench/champion", "/api/bench/history", "/api/bench/audit", "/people")
+WHOEVER = ("/api/bench/champion", "/api/bench/history", "/api/bench/audit", "/audit")
 """They name the champion's arm, which everybody may know who holds no items: they are no look."""
 
 

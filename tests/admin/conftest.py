@@ -18,6 +18,7 @@ from tests.support.copying import own_server
 from tipbench.admin.app import make_app
 from tipbench.admin.deps import Parts, make_parts
 from tipbench.clock import make_stamps
+from tipbench.engines.weights import KNOWN_WEIGHTS
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 
@@ -90,7 +91,13 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def server(mlflow_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """`tipbench serve` as a process, with one user of each role and a second judge."""
-    with run_server(tmp_path_factory.mktemp("server") / "home", mlflow_url, workers=WORKERS) as running:
+def server(
+    mlflow_url: str, models_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """`tipbench serve` as a process, with one user of each role and a second judge; smollm2 is there."""
+    home = tmp_path_factory.mktemp("server") / "home"
+    (home / "models").mkdir(parents=True)
+    weights = KNOWN_WEIGHTS["smollm2"].file_name
+    (home / "models" / weights).symlink_to(models_folder / weights)
+    with run_server(home, mlflow_url, workers=WORKERS) as running:
         yield running

@@ -116,7 +116,7 @@ def test_the_demo_is_ready_to_click_through_and_touches_nothing(browser: Browser
         shoot(page, "demo-judging")
         page.get_by_role("link", name="Jobs", exact=True).click()
         page.get_by_role("rowheader").get_by_role("link").first.click()
-        expect(page.get_by_test_id("state")).to_have_text("done", timeout=120_000)
+        expect(page.get_by_test_id("state")).to_have_text("finished", timeout=120_000)
         first = demo.password
     made = home / "serve-demo"
     assert {path.name for path in home.iterdir()} == {"tipbench.toml", "serve-demo", "serve-demo.lock"}

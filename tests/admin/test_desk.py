@@ -1,11 +1,13 @@
 """The judging desk: whose sitting it is, what is not open any more, and what is sent twice."""
 
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from tests.admin.conftest import HERE, PASSWORD, Site
-from tests.admin.making import routes_of
+from tests.admin.making import collect_small, routes_of
+from tests.ranking.campaign import judge_lazily, open_judging
 from tests.support.sheets import REFERENCES
 from tipbench.admin.app import PAGES
 from tipbench.judging.sheet import LiveSitting
@@ -91,3 +93,22 @@ def test_what_is_sent_again_after_the_close_is_noted_once(fresh_site: Site, judg
         assert (done.status_code, done.json()["state"]) == (200, "accepted")
     audit = fresh_site.client.get("/api/bench/audit", headers=fresh_site.as_("admin")).json()["lines"]
     assert [line["what"] for line in audit].count("sitting.accepted") == 1
+
+
+def test_a_second_opinion_and_what_decides_are_asked_for_on_the_start_page(
+    fresh_site: Site, experiment_name: str, tmp_path: Path
+) -> None:
+    opened = fresh_site.parts.mlflow.open()
+    collect_small(opened.tracking, experiment_name, scenarios=1)
+    judge_lazily(open_judging(opened.tracking, tmp_path), experiment_name, folder=tmp_path, blocks=2)
+    client, place = fresh_site.client, f"/judge/{experiment_name}"
+    client.post("/sign-in", data={"name": "the-judge", "password": PASSWORD}, headers=HERE)
+    for asked, told in (({"next": "5"}, "of the 5 tips that decide"), ({"second": "50"}, "opinion on 50 %")):
+        assert told in client.get(place, params=asked).text
+        assert client.post(place, data={"open": "1"} | asked, headers=HERE).status_code == 303
+        user = fresh_site.parts.accounts.get("the-judge")
+        sitting = fresh_site.parts.sittings.find_mine(experiment=experiment_name, user=user)
+        assert sitting is not None
+        stored = opened.judging.open(experiment_name).find_sitting(sitting.token)
+        assert stored.facts.drawn == ("second" if "second" in asked else "block")
+        client.post(place, data={"close": "1", "sitting": sitting.token}, headers=HERE)

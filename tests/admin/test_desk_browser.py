@@ -52,7 +52,19 @@ def tap(page: Page, target: Locator) -> None:
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     assert 0 <= x <= 360, "beside the screen"
     assert 0 <= y <= 740, f"{target} is at {y}, outside the screen"
+    assert target.evaluate("(all, [x, y]) => all.contains(document.elementFromPoint(x, y))", [x, y]), (
+        "covered"
+    )
     page.touchscreen.tap(x, y)
+
+
+def tab_to(page: Page, target: Locator) -> None:
+    """Goes on with the Tab key until it has the focus."""
+    for _ in range(60):
+        if target.evaluate("(all) => all === document.activeElement"):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"no way to {target} by Tab")
 
 
 def test_on_a_phone_every_tip_is_in_sight_while_it_is_scored_and_the_last_tap_saves(
@@ -60,7 +72,7 @@ def test_on_a_phone_every_tip_is_in_sight_while_it_is_scored_and_the_last_tap_sa
 ) -> None:
     with visit(browser, server, "kim", **PHONE) as visitor:
         page = visitor.page
-        visitor.judge(bench, blocks=4)
+        visitor.judge(bench, blocks=5)
         expect(page.get_by_test_id("tip")).to_be_visible()
         seen = 0
         while page.get_by_test_id("tip").count():
@@ -71,6 +83,7 @@ def test_on_a_phone_every_tip_is_in_sight_while_it_is_scored_and_the_last_tap_sa
                 shoot(page, f"desk-phone-{seen}", whole=False)
             expect(page.locator("form[data-fresh]")).to_have_count(0)
             for scale in page.locator("fieldset[data-scale]").all():
+                assert tip.evaluate(IN_SIGHT), f"tip {seen + 1} is out of sight at {scale}"
                 tap(page, scale.locator("label.score").nth(2))
             expect(page.get_by_test_id("progress")).not_to_have_text(before)
             seen += 1
@@ -197,23 +210,81 @@ def test_arrow_keys_choose_a_score_without_saving_and_a_click_on_the_last_one_sa
         expect(page.get_by_test_id("progress")).not_to_have_text(before)
 
 
-def test_a_whole_sitting_needs_no_mouse_and_what_was_taken_back_can_be_scored_anew(
+START = """
+- main:
+  - heading "Judge blind" [level=1]
+  - heading "Rules" [level=2]
+  - list
+  - button "Begin"
+  - link "Other experiments"
+"""
+TIP = """
+- main:
+  - heading /Blind judging/ [level=1]
+  - progressbar "Judged so far"
+  - article:
+    - heading "Scenario" [level=2]
+    - heading "Tip" [level=2]
+    - paragraph
+  - region "Scores":
+    - group "Relevance":
+      - radio "1"
+      - radio "5"
+    - group "Actionability"
+    - group "Tone"
+    - group /Automatic checks/
+    - textbox "Comment"
+    - paragraph:
+      - button "Save"
+  - link "Pause"
+  - group:
+    - region "Rubric"
+"""
+DONE = """
+- main:
+  - heading "Every tip is judged." [level=2]
+  - paragraph:
+    - button "Close the sitting"
+"""
+CLOSED = """
+- main:
+  - heading "Thank you." [level=1]
+  - paragraph: "The sitting is closed: accepted."
+  - paragraph: Your scores count.
+  - paragraph:
+    - link "Judge more"
+"""
+
+
+def test_a_whole_sitting_needs_only_keys_and_every_step_is_read_out_as_it_is(
     browser: Browser, server: Server, bench: str
 ) -> None:
+    """From the list to the end without a mouse; the accessibility tree is looked at on the way."""
     with visit(browser, server, "kim") as visitor:
-        page = visitor.page
-        visitor.judge(bench)
-        expect(page.get_by_test_id("tip")).to_be_visible()
+        page, main = visitor.page, visitor.page.get_by_role("main")
+        visitor.go("/judging")
+        tab_to(page, page.get_by_role("link", name=f"Short round of {bench}"))
+        page.keyboard.press("Enter")
+        expect(main).to_match_aria_snapshot(START)
+        tab_to(page, page.get_by_role("button", name="Begin"))
+        page.keyboard.press("Enter")
+        expect(main).to_match_aria_snapshot(TIP)
         press_one_item(page)
+        expect(page.get_by_test_id("tip")).to_be_focused()
         page.keyboard.press("u")
         expect(page.locator("fieldset[data-scale] :checked")).to_have_count(3)
         press_scores(page)  # judged before: the digits start it over
         expect(page.locator("form[data-again]")).to_have_count(0)
         while page.get_by_test_id("tip").count():
+            expect(main).to_match_aria_snapshot(TIP)
+            tip, told = page.get_by_test_id("tip"), page.get_by_role("status").first
+            expect(tip).to_be_focused()
+            expect(told).to_contain_text(tip.inner_text())
             press_one_item(page)
+        expect(main).to_match_aria_snapshot(DONE)
         expect(page.get_by_test_id("done")).to_be_focused()
         page.keyboard.press("Enter")
-        expect(page.get_by_test_id("outcome")).to_have_text("accepted")
+        expect(main).to_match_aria_snapshot(CLOSED)
 
 
 def test_the_start_says_what_a_sitting_is_and_looking_opens_none(

@@ -1,5 +1,6 @@
 """Orders of runs, improvements and simulations: what is refused at once, and the jobs the others become."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tipbench.jobs.orders import (
 )
 from tipbench.jobs.records import Job
 from tipbench.jobs.worker import Worker, own_command
+from tipbench.pack import builtin_pack
 from tipbench.run_keys import RUN_KEYS
 from tipbench.settings import Settings
 
@@ -199,12 +201,64 @@ def test_the_form_has_every_key_but_the_addresses(site: Site) -> None:
     page = site.client.get("/run").text
     for name in set(RUN_KEYS) - {"ollama_url", "mlflow_url"}:
         key = RUN_KEYS[name]
-        assert page.count(f'name="{name}"') == 1, name
+        boxes = len(builtin_pack().prompts) if name == "prompts" else 1
+        assert page.count(f'name="{name}"') == boxes, name
         assert key.label in page, name
         assert all(f'<option value="{value}"' in page for value in key.choices)
         if key.type in (int, float):
             assert f'name="{name}" value="{key.default}" inputmode="decimal"' in page
     assert 'name="mlflow_url"' not in page
+
+
+def test_the_form_offers_what_is_there_and_what_it_would_make(
+    small_site: Site, collected: str, base: tuple[str, Path]
+) -> None:
+    """Models of this machine, prompts and sets of the pack; "Run again" begins with what is stored."""
+    client = small_site.client
+    client.post("/sign-in", data={"name": "the-admin", "password": PASSWORD}, headers=HERE)
+    again = client.get("/run", params={"experiment": collected}).text
+    assert re.search(r'name="models" value="smollm2" checked> <span>smollm2 <small>\d+ MB', again)
+    assert re.search(r'name="prompts" value="v1" checked', again)
+    assert 'name="n_tips" value="3"' in again
+    assert "2 scenarios" in again
+    assert "1 model × 1 prompt × 2 scenarios × 3 tips = 6 tips, all of them there already" in again
+    values = {"experiment": f"{collected}-new", "models": "smollm2", "prompts": "v1", "scenarios": "core"}
+    values |= {"n_scenarios": "1", "n_tips": "4", "temperature": "0.7", "max_model_b": "4", "seed": "0"}
+    asked = values | {"judge_kind": "human"}
+    assert "1 scenario × 4 tips = 4 tips, about 1 min" in client.get("/run/plan", params=asked).text
+    other = client.get("/run/plan", params=asked | {"experiment": collected}).text
+    assert "holds other contents: n_tips 3 → 4" in other
+    sent = client.get("/run", params=asked).text
+    assert 'name="n_tips" value="4"' in sent, "without a script the form is counted by sending it"
+    refused = client.post("/run", data=asked | {"models": ["smollm2", "no-such-model"]}, headers=HERE)
+    assert (refused.status_code, small_site.parts.jobs.list_jobs()) == (422, [])
+    assert "no-such-model" in refused.text.partition('id="p-models">')[2].partition("</p>")[0]
+    assert 'id="f-models" name="models" value="no-such-model"' in refused.text
+    assert re.search(r'name="proposer" value="smollm2[^"]*"', client.get("/improve").text)
+
+
+def test_a_run_that_a_person_judges_hands_no_sheet_to_an_agent(
+    small_site: Site, experiment_name: str
+) -> None:
+    """And the same order can be given again, or changed first."""
+    asked = {"experiment": experiment_name, "models": "smollm2", "prompts": "v1", "n_tips": 2}
+    job = order_run_of(small_site, asked | {"judge_kind": "human"})
+    assert [step.name for step in job.steps] == ["collect", "wait", "compare"]
+    agents = order_run_of(small_site, asked | {"judge_kind": "claude-code"})
+    assert [step.name for step in agents.steps] == ["collect", "export", "wait", "compare"]
+    client = small_site.client
+    client.post("/sign-in", data={"name": "the-admin", "password": PASSWORD}, headers=HERE)
+    assert 'name="n_tips" value="2"' in client.get("/run", params={"like": job.id}).text
+    again = client.post(f"/jobs/{job.id}/again", headers=HERE)
+    assert again.status_code == 303
+    repeated = small_site.parts.jobs.get(again.headers["location"].removeprefix("/jobs/"))
+    assert (repeated.id != job.id, repeated.steps[0]) == (True, job.steps[0])
+
+
+def order_run_of(site: Site, asked: Mapping[str, object]) -> Job:
+    answer = site.client.post("/api/bench/run", json=asked, headers=site.as_("admin"))
+    assert answer.status_code == 202, answer.text
+    return site.parts.jobs.get(answer.json()["id"])
 
 
 def test_a_simulation_runs_as_its_command_does(
@@ -244,7 +298,7 @@ def test_an_improvement_runs_until_it_needs_verdicts(
         ended, log = run(fresh_site, job)
     assert (ended.state, ended.exit_code) == ("done", 4), log
     assert "Lazy verdicts are needed" in log
-    assert "not decided yet" in ended.message
+    assert ended.message == "It needs scores before it can go on."
     page = fresh_site.client.get(f"/api/bench/jobs/{job.id}", headers=fresh_site.as_("viewer")).json()
     assert page["message"] == ended.message
 

@@ -1,5 +1,6 @@
 """The panel in a real Chromium, on a real server and a real MLflow."""
 
+import re
 from random import Random
 from uuid import uuid4
 
@@ -9,6 +10,7 @@ from playwright.sync_api import Browser, expect
 from tests.admin.browser import Server, visit
 from tests.admin.making import collect_builtin, collect_small, make_foreign
 from tests.admin.walking import (
+    LOOK,
     Others,
     Walk,
     finish,
@@ -19,6 +21,11 @@ from tests.admin.walking import (
     walk_everywhere,
 )
 from tests.ranking.campaign import judge_lazily, open_judging, skilled_engine
+from tests.support.copying import own_server
+from tipbench.admin.deps import make_parts
+from tipbench.clock import make_stamps
+from tipbench.jobs.records import Step
+from tipbench.jobs.store import NewJob
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 
@@ -158,7 +165,7 @@ def test_two_judges_at_once_get_different_tips_and_the_server_may_go_away(
         finish(one)
 
 
-def test_the_form_says_what_is_wrong_beside_the_field_and_starts_a_job(
+def test_the_form_says_what_is_wrong_beside_the_field_and_closes(
     browser: Browser, server: Server, bench: str
 ) -> None:
     with visit(browser, server, "ada") as visitor:
@@ -166,20 +173,89 @@ def test_the_form_says_what_is_wrong_beside_the_field_and_starts_a_job(
         page.get_by_role("link", name="Run collection").click()
         dialog = page.get_by_role("dialog")
         dialog.get_by_label("Tips a cell").fill("99")
+        dialog.get_by_text("More settings").click()
         dialog.get_by_label("Temperature").fill("warm")
-        dialog.get_by_label("Models", exact=True).fill("{error.args} <b>")
+        dialog.get_by_label("Other models").fill("{error.args} <b>")
         dialog.get_by_role("button", name="Start").click()
         expect(dialog.locator("#p-n_tips")).to_have_text("At most 50.")
         expect(dialog.locator("#p-temperature")).to_have_text("Give a number.")
-        expect(dialog.get_by_label("Models", exact=True)).to_have_value("{error.args} <b>")
-        shoot(page, "form-errors-1280-light")
+        expect(dialog.get_by_label("Other models")).to_have_value("{error.args} <b>")
         dialog.get_by_label("Tips a cell").fill("3")
         dialog.get_by_label("Temperature").fill("0.5")
-        dialog.get_by_label("Models", exact=True).fill("no-such-model")
-        dialog.get_by_label("Experiment").fill(f"{bench}-run")
         dialog.get_by_role("button", name="Start").click()
-        expect(dialog.get_by_test_id("state")).to_have_text("failed", timeout=120_000)
-        expect(dialog.get_by_test_id("log")).to_contain_text("no-such-model")
+        expect(dialog.locator("#p-models")).to_contain_text("{error.args} <b>")
+        shoot(page, "form-errors-1280-light")
+        dialog.get_by_role("button", name="Close").click()
+        expect(dialog).to_be_hidden()
+
+
+def test_the_first_run_needs_no_choice_says_what_it_makes_and_is_stopped_only_after_a_question(
+    browser: Browser, server: Server
+) -> None:
+    """What is ticked can run here; the rest is made small, for the time it takes."""
+    name = f"panel/{uuid4().hex[:8]}-first"
+    with visit(browser, server, "ada") as visitor:
+        page = visitor.page
+        page.get_by_role("link", name="Run collection").click()
+        form = page.get_by_role("dialog")
+        expect(form.get_by_role("checkbox", name="smollm2")).to_be_checked()
+        expect(form.get_by_test_id("models")).to_contain_text("fits here")
+        expect(form.get_by_test_id("plan")).to_contain_text(
+            "1 model × 3 prompts × 8 scenarios × 5 tips = 120"
+        )
+        form.get_by_label("Experiment").fill(name)
+        form.get_by_role("checkbox", name="v2-mentor").uncheck()
+        form.get_by_role("checkbox", name="v3-few-shot").uncheck()
+        form.get_by_label("Scenarios at most").fill("1")
+        expect(form.get_by_test_id("plan")).to_have_text(
+            re.compile(r"1 scenario × 5 tips = 5 tips, about 1 min")
+        )
+        form.get_by_role("button", name="Start").click()
+        page.wait_for_url("**/jobs/*")
+        state, stop = page.get_by_test_id("state"), page.get_by_role("button", name="Stop it")
+        expect(state).to_have_text(re.compile(r"waiting for \d scores?"), timeout=240_000)
+        shoot(page, "job-waits-1280-light")
+        expect(stop).to_be_hidden()
+        page.get_by_text("Stop this job…").click()
+        expect(stop).to_be_visible()
+        stop.click()
+        expect(state).to_have_text("stopped")
+        expect(page.get_by_role("link", name="Change and start again")).to_be_visible()
+    own_server().delete_experiment(name)
+
+
+def test_a_step_that_failed_is_red_and_a_wide_log_scrolls_sideways(browser: Browser, server: Server) -> None:
+    parts = make_parts(server.settings, make_stamps())
+    steps = (Step(name="collect", arguments=("jobs", "log", "x" * 300)), Step(name="compare"))
+    job = parts.jobs.add(NewJob("pipeline", "none", "ada", steps, make_stamps().new_id()))
+    parts.close()
+    with visit(browser, server, "ada") as visitor:
+        page = visitor.page
+        visitor.go("/jobs/", job.id)
+        expect(page.get_by_test_id("state")).to_have_text("failed: collect", timeout=120_000)
+        failed = page.get_by_test_id("steps").get_by_role("listitem").first
+        expect(failed).to_have_text("collect: failed")
+        expect(failed).to_have_css("color", "rgb(160, 35, 24)")
+        log = page.get_by_test_id("log")
+        assert log.evaluate("(text) => text.scrollWidth > text.clientWidth")
+        assert page.evaluate(LOOK) == []
+        shoot(page, "job-failed-1280-light")
+
+
+def test_an_admin_closes_judging_with_a_reason_and_opens_it_again(
+    browser: Browser, server: Server, others: Others
+) -> None:
+    with visit(browser, server, "ada") as visitor:
+        page = visitor.page
+        visitor.go("/judging")
+        for row, word in (("What waits", "Close judging"), ("Experiments whose judging was closed", "Open")):
+            line = page.get_by_role("table", name=row).get_by_role("row", name=others.unjudged)
+            line.get_by_text(f"{word}{' again' if word == 'Open' else ''}…").click()
+            line.get_by_label("Reason").fill("tried")
+            line.get_by_role("button", name=word).click()
+            expect(line).to_have_count(0)
+        visitor.go("/audit")
+        expect(page.get_by_text(f"opened judging of {others.unjudged} again: tried")).to_be_visible()
 
 
 def test_pages_work_without_javascript(browser: Browser, server: Server, bench: str) -> None:
@@ -193,20 +269,31 @@ def test_pages_work_without_javascript(browser: Browser, server: Server, bench: 
         expect(page.get_by_test_id("progress")).not_to_have_text(before)
 
 
-def test_an_admin_lets_somebody_in_and_makes_a_token_that_is_shown_once(
+def test_an_admin_adds_somebody_and_makes_a_token_that_is_shown_once_and_not_made_again(
     browser: Browser, server: Server
 ) -> None:
     with visit(browser, server, "ada") as visitor:
         page = visitor.page
         visitor.go("/people")
-        page.get_by_text("Let somebody in").click()
+        page.get_by_text("Add user").click()
+        page.get_by_label("Name").fill("jo")
+        page.get_by_label("Password, 10 characters at least").fill("a long enough one")
+        page.get_by_role("button", name="Add", exact=True).click()
+        expect(page.get_by_role("alert")).to_contain_text("already")
+        expect(page.get_by_label("Name")).to_have_value("jo")
         page.get_by_label("Name").fill("new.one")
         page.get_by_label("Password, 10 characters at least").fill("a long enough one")
-        page.get_by_role("button", name="Create").click()
+        page.get_by_role("button", name="Add", exact=True).click()
         expect(page.get_by_role("rowheader", name="new.one")).to_be_visible()
+        page.get_by_text("New password for new.one").click()
+        page.get_by_label("New password of new.one").fill("another long one")
+        page.get_by_role("button", name="Set password").last.click()
+        expect(page.get_by_test_id("told")).to_contain_text("The password is set")
         page.get_by_text("Make a token for a program of yours").click()
+        page.get_by_label("What for").fill("shown once")
         page.get_by_role("button", name="Make", exact=True).click()
         secret = page.get_by_test_id("secret").inner_text()
         assert secret.startswith("tb_")
-        visitor.go("/people")
+        page.reload()
+        expect(page.get_by_role("cell", name="shown once")).to_have_count(1)
         assert secret not in page.content()

@@ -121,6 +121,9 @@ def walk_everywhere(walk: Walk, bench: str, others: Others) -> None:
     walk_orders(walk)
     walk_people(walk)
     walk.go("nothing-waits", "/judge/", others.judged)
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_test_id("start")).to_contain_text("a second opinion on 20 %")
+    walk.look("second-opinion")
     walk_desk(walk, bench, others)
 
 
@@ -154,11 +157,12 @@ def walk_orders(walk: Walk) -> None:
     page.get_by_label("Users").fill("8")
     page.get_by_label("Rounds").fill("10")
     page.get_by_role("button", name="Start").click()
-    expect(page.get_by_test_id("state")).to_have_text(re.compile("done|failed"), timeout=120_000)
-    assert page.get_by_test_id("state").inner_text() == "done", page.get_by_test_id("log").inner_text()
+    expect(page.get_by_test_id("state")).to_have_text(re.compile("finished|failed"), timeout=120_000)
+    assert page.get_by_test_id("state").inner_text() == "finished", page.get_by_test_id("log").inner_text()
     walk.go("jobs", "/jobs")
     page.get_by_role("rowheader").get_by_role("link").first.click()
     expect(page.get_by_test_id("log")).to_contain_text("rewards per tip")
+    expect(page.get_by_test_id("result").get_by_role("rowheader").first).to_have_text("egreedy-v1")
     walk.look("job")
 
 
@@ -170,6 +174,8 @@ def walk_people(walk: Walk) -> None:
     page.get_by_role("button", name="Make", exact=True).click()
     expect(page.get_by_test_id("secret")).to_be_visible()
     walk.look("people")
+    walk.go("audit", "/audit")
+    expect(page.get_by_text("made a token for ada, good for 90 days")).to_be_visible()
 
 
 def walk_desk(walk: Walk, bench: str, others: Others) -> None:

@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from tipbench import __version__
-from tipbench.admin import bench, desk, failures, jobs, judging, people, promotion, side
+from tipbench.admin import audit, bench, desk, failures, jobs, judging, orders, people, promotion, side
 from tipbench.admin.access import LOOPBACK, Server, Shield, SignInFirst, Viewer
 from tipbench.admin.deps import Parts, make_parts
 from tipbench.admin.panel import HERE, answer_problem, send_to_sign_in
@@ -33,7 +33,7 @@ PROXIES = "TIPBENCH_SERVE_PROXIES"
 
 SUBJECTS = (bench, jobs, judging, promotion, people)
 API = tuple(subject.router for subject in SUBJECTS)
-PAGES = (*(subject.pages for subject in SUBJECTS), desk.pages, side.pages)
+PAGES = (*(subject.pages for subject in SUBJECTS), audit.pages, desk.pages, orders.pages, side.pages)
 
 
 # One word for supervisors, who have no token; every part is for those who have one.

@@ -25,6 +25,7 @@ from tipbench.show.sittings import tell_drift
 
 pages = APIRouter(include_in_schema=False)
 
+NOTHING_LEFT = "Nothing is left: everything is judged, or with a judge right now."
 SECONDS_A_TIP = 16
 """What a person takes for one, practised."""
 MOST_ITEMS = SECTION_ITEMS + SittingRequest.checks
@@ -55,11 +56,12 @@ def show_waiting(request: Request, user: PageViewer, parts: Server) -> Response:
 
 class DeskQuery(Record):
     """Which item, else the next one. Before a sitting: `blocks` makes it a short one, `next` one of the tips
-    that decide."""
+    that decide, `second` a second opinion on so many percent of what others judged."""
 
     item: str | None = Field(default=None, max_length=100)
     blocks: int | None = Field(default=None, ge=1, le=1_000)
     next: int | None = Field(default=None, ge=1, le=100_000)
+    second: int | None = Field(default=None, ge=1, le=100)
 
 
 @pages.get("/judge/{experiment:name}")
@@ -76,7 +78,7 @@ def show_desk(
         return _desk(request, user, sitting, item=asked.item)
     judging = parts.mlflow.open().judging
     waiting = judging.status(experiment=experiment).sittings_waiting
-    if not waiting:
+    if not waiting and asked.second is None:
         return _begin(request, user, experiment, "Nothing waits for a judge.")
     practice = judging.practice(user.name, experiment=experiment)
     return _begin(request, user, experiment, start=Start(waiting, practice, asked))
@@ -115,17 +117,21 @@ def _store(request: Request, user: User, parts: Parts, experiment: str, said: di
 
 
 def _open(request: Request, user: User, parts: Parts, experiment: str, said: dict[str, str]) -> Response:
+    percent = _count(said.get("second", ""))
     wanted = SittingRequest(
-        user.name, sits="human", blocks=_count(said.get("blocks", "")), items=_count(said.get("next", ""))
+        user.name,
+        sits="human",
+        blocks=_count(said.get("blocks", "")),
+        items=_count(said.get("next", "")),
+        second_share=min(percent, 100) / 100 if percent else None,
     )
     try:
         sitting = parts.sittings.open(wanted, experiment=experiment)
     except JudgedEnough as enough:
         return _begin(request, user, experiment, enough.message)
     if sitting is None:
-        return _begin(
-            request, user, experiment, "Nothing is left: everything is judged, or with a judge right now."
-        )
+        left = "Nobody else has judged anything here that you have not." if percent else NOTHING_LEFT
+        return _begin(request, user, experiment, left)
     return go(address("/judge/", experiment))
 
 

@@ -2,15 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterable, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Generic, Protocol, TypeVar
+import re
+from collections.abc import AsyncIterable
+from dataclasses import dataclass
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from tipbench.admin.access import (
     Admin,
@@ -23,11 +22,12 @@ from tipbench.admin.access import (
 )
 from tipbench.admin.cache import answer_record
 from tipbench.admin.deps import Parts
-from tipbench.admin.failures import MARKED, REFUSALS, field_problems, status_of
+from tipbench.admin.failures import MARKED, REFUSALS, status_of
 from tipbench.admin.health import HealthReport
-from tipbench.admin.panel import FRAGMENT, go, render
+from tipbench.admin.panel import go, render
 from tipbench.admin.users import User
-from tipbench.errors import ContentsDiffer, TipbenchError, UsageError
+from tipbench.bench.blindness import CONFIRMING
+from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingUnavailable
 from tipbench.jobs.airflow.launcher import STEPS, order_conf
 from tipbench.jobs.orders import (
     ImproveOrder,
@@ -46,8 +46,9 @@ from tipbench.jobs.orders import (
 from tipbench.jobs.records import Job, Kind, State, Where
 from tipbench.jobs.store import NewJob, read_piece, read_progress, read_tail
 from tipbench.judging.agent import find_agent
+from tipbench.policies.simulation.report import REPORT, SimulationReport
+from tipbench.ranking.records import Report
 from tipbench.records import Record
-from tipbench.run_keys import RUN_KEYS
 
 # Orders of users, made into jobs.
 
@@ -364,6 +365,7 @@ def read_health(user: Viewer, parts: Server) -> HealthReport:
 pages = APIRouter(include_in_schema=False)
 
 LOG_TAIL = 64 * 1024
+STORED_RUN = re.compile(r"→ run ([0-9a-f]{32})")
 
 
 @pages.post("/judge-auto/{experiment:name}")
@@ -379,6 +381,115 @@ def start_agent(user: PageAdmin, parts: Server, experiment: ExperimentName) -> R
     return go(f"/jobs/{order_judge(lazy, experiment, user=user, parts=parts, repeat_key=None).id}")
 
 
+JOBS_A_PAGE = 50
+
+
+@dataclass(frozen=True)
+class JobWords:
+    """How a job is told to people: a word or two on where it stands, and the kind of badge they stand on."""
+
+    said: str
+    badge: str
+    judge_at: str = ""
+    """The experiment whose scores it waits for, if it does."""
+
+    @classmethod
+    def of(cls, job: JobView, waiting: dict[str, int]) -> "JobWords":
+        """The words for this job, with the scores that it waits for by experiment where that may be told."""
+        if job.cancelling:
+            return cls("stopping", "wait")
+        if job.state == "waiting" or needs_scores(job):
+            return cls._of_waiting(job, waiting)
+        step = job.steps[job.step] if job.step < len(job.steps) else ""
+        said, badge = {
+            "queued": ("in the queue", "quiet"),
+            "running": (f"running: {job.now}" if job.now else "running", "run"),
+            "failed": (f"failed: {step}" if step else "failed", "bad"),
+            "done": ("finished", "quiet" if job.exit_code else "good"),
+            "cancelled": ("stopped", "quiet"),
+        }[job.state]
+        return cls(said, badge)
+
+    @classmethod
+    def _of_waiting(cls, job: JobView, waiting: dict[str, int]) -> "JobWords":
+        at = max(waiting, key=lambda name: waiting[name], default=job.experiment)
+        count = waiting.get(at)
+        if count == 0:
+            return cls("all scores are there", "run")
+        return cls(f"waiting for {_count_scores(count)}", "wait", judge_at=at)
+
+
+def needs_scores(job: JobView) -> bool:
+    """Whether it is an improvement that ended where somebody has to judge first."""
+    return job.kind == "improve" and job.state == "done" and job.exit_code == 4
+
+
+def _count_scores(count: int | None) -> str:
+    if count is None:
+        return "scores"
+    return "1 score" if count == 1 else f"{count:,} scores"
+
+
+def tell_job(job: JobView, parts: Parts, *, blind: bool) -> JobWords:
+    """Where the job stands; whoever is blind is told no numbers."""
+    waits = job.state == "waiting" or needs_scores(job)
+    return JobWords.of(job, {} if blind or not waits else _count_waiting(job, parts))
+
+
+def _count_waiting(job: JobView, parts: Parts) -> dict[str, int]:
+    """Scores that are missing, by experiment; an improvement has others beside its own, where it confirms."""
+    try:
+        names = [job.experiment]
+        if job.kind == "improve":
+            there = (each.name for each in parts.mlflow.list_experiments())
+            names += [name for name in there if name.startswith(f"{job.experiment}{CONFIRMING}")]
+        return {name: _count_kept(name, parts) for name in names}
+    except TrackingUnavailable:
+        return {}
+
+
+def _count_kept(name: str, parts: Parts) -> int:
+    """A moment old: pages are polled."""
+
+    def count() -> bytes:
+        try:
+            status = parts.mlflow.open().judging.status(experiment=name)
+        except ExperimentNotFound:
+            return b"0"
+        return str(status.waiting + status.waiting_for_auto).encode()
+
+    return int(parts.boards.get((name, "scores"), count).body)
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What came out of a job, where that is more than its log."""
+
+    board: Report | None = None
+    simulation: SimulationReport | None = None
+
+
+def _find_result(job: Job, parts: Parts) -> JobResult:
+    """What came out of a job that ended well; nothing where it cannot be read any more."""
+    try:
+        if job.state == "done" and job.kind == "pipeline":
+            return JobResult(board=parts.mlflow.open().board(job.experiment, "arm"))
+        if job.state == "done" and job.kind == "simulate":
+            return JobResult(simulation=_read_simulation(job, parts))
+    except (TipbenchError, ValidationError):
+        pass  # Deleted since, or MLflow is away: the log is shown all the same.
+    return JobResult()
+
+
+def _read_simulation(job: Job, parts: Parts) -> SimulationReport | None:
+    """The report in the run that its last line names."""
+    named = STORED_RUN.findall(read_tail(parts.jobs.log_of(job.id)).text)
+    if not named:
+        return None
+    tracking = parts.mlflow.open().tracking
+    return SimulationReport.model_validate_json(tracking.read_artifact(tracking.read_run(named[-1]), REPORT))
+
+
 @pages.get("/jobs")
 def show_jobs(
     request: Request,
@@ -387,16 +498,19 @@ def show_jobs(
     skip: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
 ) -> Response:
     """The newest."""
-    found = parts.jobs.list_jobs(limit=50, skip=skip)
+    found = parts.jobs.list_jobs(limit=JOBS_A_PAGE, skip=skip)
     blind = parts.sittings.hides_messages(user, found)
     jobs = [show_job(job, parts, blind=blind) for job in found]
+    hidden = user.role == "judge" or parts.sittings.holds_items(user)
     return render(
         request,
         "jobs.html",
         user=user,
         fragment="_jobs.html",
-        jobs=jobs,
+        jobs=[(job, tell_job(job, parts, blind=hidden)) for job in jobs],
         skip=skip,
+        per=JOBS_A_PAGE,
+        total=parts.jobs.count_jobs(),
         now=parts.stamps.now_ms(),
         health=parts.health,
     )
@@ -407,12 +521,17 @@ def show_one_job(request: Request, user: PageViewer, parts: Server, job: str) ->
     """How far it is, and its log."""
     found = find_job(job, user, parts)
     log = read_tail(parts.jobs.log_of(found.id), limit=LOG_TAIL)
+    shown = show_job(found, parts)
     return render(
         request,
         "job.html",
         user=user,
         fragment="_job.html",
-        job=show_job(found, parts),
+        job=shown,
+        words=tell_job(shown, parts, blind=False),
+        result=_find_result(found, parts),
+        repeatable=bool(parts.jobs.request_of(found.id)),
+        now=parts.stamps.now_ms(),
         log=log,
     )
 
@@ -423,178 +542,3 @@ def cancel_job_page(user: PageAdmin, parts: Server, job: str) -> Response:
     found = parts.jobs.cancel(job)
     parts.note(user, "job.cancel", found.id)
     return go(f"/jobs/{found.id}")
-
-
-# Pages: the forms that start a run, an improvement, a simulation. Each field is a key of the order.
-
-
-Order = TypeVar("Order", bound=Record)
-Asked_contra = TypeVar("Asked_contra", bound=Record, contravariant=True)
-Values = Mapping[str, str | bool]
-Experiment = Annotated[str, Query(max_length=500)]
-
-
-class Start(Protocol[Asked_contra]):
-    """Makes an order into a job."""
-
-    def __call__(self, order: Asked_contra, /, *, user: User, parts: Parts, repeat_key: str | None) -> Job:
-        """The job."""
-        ...
-
-
-@dataclass(frozen=True)
-class OrderForm(Generic[Order]):
-    """A form that begins with the order's defaults; the fields in `ours` with the server's settings."""
-
-    record: type[Order]
-    part: str
-    start: Start[Order]
-    ours: frozenset[str]
-    hidden: frozenset[str] = field(default_factory=frozenset[str])
-
-    def begin(self, parts: Parts, given: Values) -> Values:
-        """What the fields hold at first."""
-        defaults = {name: info.get_default() for name, info in self._fields.items()}
-        values = defaults | parts.settings.model_dump(include=set(self.ours), mode="json") | dict(given)
-        return {name: self._show(name, values[name]) for name in self._fields}
-
-    def read(self, said: Mapping[str, str]) -> Values:
-        """What somebody filled in; a switch that is off is not sent at all."""
-        return {
-            name: name in said if self._type(name) is bool else said.get(name, "").strip()
-            for name in self._fields
-        }
-
-    def parse(self, values: Values) -> Order:
-        """The order.
-
-        Raises:
-            ValidationError: a field is wrong.
-        """
-        given = {name: self._convert(name, value) for name, value in values.items()}
-        # What may be left out is left out when it is empty.
-        empty = {name for name, info in self._fields.items() if info.default is None and given[name] == ""}
-        return self.record.model_validate({name: given[name] for name in given if name not in empty})
-
-    @property
-    def _fields(self) -> dict[str, FieldInfo]:
-        return {name: info for name, info in self.record.model_fields.items() if name not in self.hidden}
-
-    def _type(self, name: str) -> object:
-        return self.record.model_fields[name].annotation
-
-    def _show(self, name: str, value: object) -> str | bool:
-        if self._type(name) is bool:
-            return bool(value)
-        return "" if value is None or value is PydanticUndefined else str(value)
-
-    def _convert(self, name: str, value: object) -> object:
-        """Numbers of a form come as text; what is none is left for the check to complain about."""
-        kind = self._type(name)
-        if not isinstance(value, str) or kind not in {int, float, int | None, float | None}:
-            return value
-        try:
-            return int(value) if kind in {int, int | None} else float(value)
-        except ValueError:
-            return value
-
-
-RUN = OrderForm(
-    RunOrder,
-    "_run.html",
-    order_run,
-    ours=frozenset(RunOrder.model_fields) - {"skip_missing", "ollama_url", "mlflow_url"},
-    hidden=frozenset({"ollama_url", "mlflow_url"}),
-)
-IMPROVE = OrderForm(ImproveOrder, "_improve.html", order_improve, ours=frozenset())
-SIMULATE = OrderForm(SimulateOrder, "_simulate.html", order_simulate, ours=frozenset({"seed"}))
-
-
-@pages.get("/run")
-def show_run_form(request: Request, user: PageAdmin, parts: Server, experiment: Experiment = "") -> Response:
-    """The form of a run; in a dialog when a script asked for it."""
-    return _show(RUN, request, user, parts, RUN.begin(parts, _named(experiment)))
-
-
-@pages.get("/improve")
-def show_improve_form(
-    request: Request, user: PageAdmin, parts: Server, experiment: Experiment = ""
-) -> Response:
-    """The form of an improvement."""
-    return _show(IMPROVE, request, user, parts, IMPROVE.begin(parts, _named(experiment)))
-
-
-@pages.get("/simulate")
-def show_simulate_form(request: Request, user: PageAdmin, parts: Server) -> Response:
-    """The form of a simulation."""
-    return _show(SIMULATE, request, user, parts, SIMULATE.begin(parts, {}))
-
-
-@pages.post("/run")
-async def start_run_page(request: Request, user: PageAdmin, parts: Server) -> Response:
-    """Starts a run, or says what is wrong beside each field."""
-    return _start(RUN, request, user, parts, await _read_form(request))
-
-
-@pages.post("/improve")
-async def start_improve_page(request: Request, user: PageAdmin, parts: Server) -> Response:
-    """Starts an improvement, or says what is wrong beside each field."""
-    return _start(IMPROVE, request, user, parts, await _read_form(request))
-
-
-@pages.post("/simulate")
-async def start_simulate_page(request: Request, user: PageAdmin, parts: Server) -> Response:
-    """Starts a simulation, or says what is wrong beside each field."""
-    return _start(SIMULATE, request, user, parts, await _read_form(request))
-
-
-def _named(experiment: str) -> Values:
-    return {"experiment": experiment} if experiment else {}
-
-
-async def _read_form(request: Request) -> dict[str, str]:
-    return {name: str(value) for name, value in (await request.form()).items()}
-
-
-def _show(
-    form: OrderForm[Order],
-    request: Request,
-    user: User,
-    parts: Parts,
-    values: Values,
-    problems: Mapping[str, str] | None = None,
-) -> Response:
-    return render(
-        request,
-        "order.html",
-        user=user,
-        fragment=form.part,
-        status=422 if problems else 200,
-        part=form.part,
-        values=values,
-        problems=problems or {},
-        keys=RUN_KEYS,
-        auto_judge=parts.settings.judge_model,
-        agent=parts.settings.judge_command is not None,
-    )
-
-
-def _start(
-    form: OrderForm[Order], request: Request, user: User, parts: Parts, said: Mapping[str, str]
-) -> Response:
-    values = form.read(said)
-    try:
-        order = form.parse(values)
-    except ValidationError as error:
-        return _show(form, request, user, parts, values, field_problems(error))
-    try:
-        job = form.start(order, user=user, parts=parts, repeat_key=None)
-    except ContentsDiffer as error:
-        told = f"It holds other contents: {'; '.join(error.changes)}. Free is: {error.free_name}"
-        return _show(form, request, user, parts, values, {"experiment": told})
-    except UsageError as error:
-        return _show(form, request, user, parts, values, {"": f"{error.message}. {error.hint}".rstrip(". ")})
-    if request.headers.get(FRAGMENT):
-        log = read_tail(parts.jobs.log_of(job.id))
-        return render(request, "_job.html", user=user, job=show_job(job, parts), log=log)
-    return go(f"/jobs/{job.id}")

@@ -9,6 +9,7 @@ from tipbench.admin.access import (
     Admin,
     ExperimentName,
     Judge,
+    PageAdmin,
     PageSeeingAdmin,
     PageSeeingViewer,
     Server,
@@ -139,14 +140,18 @@ def end_judging(
     user: Admin, parts: Server, experiment: ExperimentName, closing: Closing
 ) -> Status | JudgeStatus:
     """Close judging of an experiment, what is not judged stays so; or open it again."""
+    change_judging(parts, user, experiment, closing)
+    return read_status_for(user, parts, experiment)
+
+
+def change_judging(parts: Parts, user: User, experiment: str, closing: Closing) -> None:
+    """Closes judging, or opens it again."""
     with parts.mlflow.writing() as opened:
         change = opened.judging.end if closing.closed else opened.judging.reopen
         change(closing.reason.strip(), experiment=experiment, by=user.name)
-    parts.note(
-        user, "judging.close" if closing.closed else "judging.reopen", experiment, {"reason": closing.reason}
-    )
+    what = "judging.close" if closing.closed else "judging.reopen"
+    parts.note(user, what, experiment, {"reason": closing.reason})
     parts.boards.forget(experiment)
-    return read_status_for(user, parts, experiment)
 
 
 def decide_sitting(parts: Parts, decision: Decision, experiment: str) -> SittingLine:
@@ -172,10 +177,17 @@ def show_judges(
     request: Request, user: PageSeeingViewer, parts: Server, experiment: ExperimentName
 ) -> Response:
     """Sittings with their drift, and how far judges agree."""
-    report = parts.mlflow.open().judging.judges([experiment], delta=parts.settings.delta)
+    judging = parts.mlflow.open().judging
+    report = judging.judges([experiment], delta=parts.settings.delta)
     drawing = draw_drift(report.sittings)
     return render(
-        request, "judges.html", user=user, name=experiment, report=report, has_plot=drawing is not None
+        request,
+        "judges.html",
+        user=user,
+        name=experiment,
+        report=report,
+        standing=judging.status(experiment=experiment),
+        has_plot=drawing is not None,
     )
 
 
@@ -200,3 +212,16 @@ def decide_page(
     decision = Decision(sitting=sitting, accept=word == "accept", reason=reason.strip() or "–", by=user.name)
     decide_sitting(parts, decision, experiment)
     return go(address("/judges/", experiment))
+
+
+@pages.post("/judging-end/{experiment:name}")
+def end_judging_page(
+    user: PageAdmin,
+    parts: Server,
+    experiment: ExperimentName,
+    word: Annotated[str, Form(pattern="^(close|reopen)$")],
+    reason: Annotated[str, Form(min_length=1, max_length=2_000, pattern=r"\S")],
+) -> Response:
+    """Closes judging of an experiment, or opens it again."""
+    change_judging(parts, user, experiment, Closing(closed=word == "close", reason=reason))
+    return go("/judging")

@@ -28,7 +28,7 @@ def _finalize(value: object) -> object:
 
 def show_time(ms: int | None) -> str:
     """A time for people, in UTC."""
-    return "" if ms is None else datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M")
+    return "" if ms is None else datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def show_span(start_ms: int | None, end_ms: int | None) -> str:

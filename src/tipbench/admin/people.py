@@ -1,5 +1,7 @@
 """The API: users, tokens, the audit."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import APIRouter, Form, HTTPException, Path, Query, Request, Response
@@ -19,6 +21,7 @@ from tipbench.admin.access import (
     page_user,
     session_secret,
 )
+from tipbench.admin.audit import without_arms
 from tipbench.admin.deps import Parts
 from tipbench.admin.failures import REFUSALS
 from tipbench.admin.panel import go, render
@@ -32,13 +35,11 @@ from tipbench.admin.users import (
     User,
     read_audit,
 )
-from tipbench.errors import UsageError
+from tipbench.errors import TipbenchError, UsageError
 from tipbench.records import Record
 
 router = APIRouter(prefix="/api/bench", tags=["people"], responses=REFUSALS)
 
-NAMING_ARMS = ("promote.", "rollback")
-"""How lines of the audit begin whose subject is an arm."""
 UserName = Annotated[str, Path(min_length=1, max_length=64)]
 
 
@@ -179,44 +180,61 @@ def list_audit(
     """Every change: who, what, when. Who judges is not told which arms were promoted."""
     with parts.jobs.database.read() as view:
         found = read_audit(view, limit=limit, skip=skip)
-    return Audit(lines=tuple(_without_arms(found, user, parts)), skip=skip)
+    return Audit(lines=tuple(without_arms(found, user, parts)), skip=skip)
 
 
-def _without_arms(lines: list[AuditLine], user: User, parts: Parts) -> list[AuditLine]:
-    named = [line for line in lines if line.what.startswith(NAMING_ARMS)]
-    if not named or not parts.sittings.holds_items(user):
-        return lines
-    hidden = {"subject": "", "detail": ""}
-    return [line.model_copy(update=hidden) if line in named else line for line in lines]
-
-
-# Pages: users, tokens, the audit.
+# Pages: users and tokens. What was done leads back to the page: a reload does it no second time.
 
 
 pages = APIRouter(include_in_schema=False)
 
 Text = Annotated[str, Form(max_length=1_000)]
+SHOWN_ONCE = "tipbench_new"
+"""Carries a new token to the page that shows it, and ends there."""
+SHOWN_SECONDS = 60
+TOLD = {
+    "password": "Your password is changed. Sign in again elsewhere.",
+    "set": "The password is set. Tell it to them; their sessions have ended.",
+    "added": "The user is added.",
+    "changed": "The change is saved.",
+    "revoked": "The token is revoked.",
+}
+"""What is said after a change, by the word in the address."""
 
 
 class UserForm(Record):
     """What may be changed of a user."""
 
     role: Role
-    shut_out: bool = False
+    disabled: bool = False
 
 
-class TokenForm(Record):
-    """A token of one's own."""
+@dataclass(frozen=True)
+class FailedForm:
+    """A form that was not taken: which one, why, and what was filled in."""
 
-    label: str = Field(default="", max_length=200)
-    days: int = Field(default=90, ge=1, le=366)
-    read_only: bool = False
+    name: str
+    problem: str
+    given: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def of(cls, form: str, error: TipbenchError, /, **given: str) -> "FailedForm":
+        """The form that this error answers."""
+        return cls(form, f"{error.message}. {error.hint}".strip(), given)
 
 
 @pages.get("/people")
-def show_people(request: Request, user: PageViewer, parts: Server) -> Response:
-    """Your tokens; for an admin also everybody's, users and the audit."""
-    return _people_page(request, user, parts)
+def show_people(
+    request: Request, user: PageViewer, parts: Server, told: Annotated[str, Query(max_length=20)] = ""
+) -> Response:
+    """Your tokens; for an admin also everybody's, and users."""
+    secret = request.cookies.get(SHOWN_ONCE, "")
+    owner = parts.credentials.token_user(secret, writes=False) if secret else None
+    shown = secret if owner is not None and owner.name == user.name else ""
+    answer = _people_page(request, user, parts, told=TOLD.get(told, ""), secret=shown)
+    if secret:
+        answer.delete_cookie(SHOWN_ONCE, path="/people", secure=_is_encrypted(parts))
+    return answer
 
 
 @pages.post("/people/users")
@@ -232,8 +250,9 @@ def create_user_page(
     try:
         parts.accounts.create(name.strip(), role, password, by=user.name)
     except UsageError as error:
-        return _people_page(request, user, parts, problem=f"{error.message}. {error.hint}")
-    return go("/people")
+        failed = FailedForm.of("user", error, name=name, role=role)
+        return _people_page(request, user, parts, failed=failed)
+    return go("/people?told=added")
 
 
 @pages.post("/people/users/{name}")
@@ -244,26 +263,58 @@ def change_user_page(
     name: str,
     wanted: Annotated[UserForm, Form()],
 ) -> Response:
-    """Another role, or shut out."""
+    """Another role, or disabled."""
     try:
-        parts.accounts.change(name, role=wanted.role, disabled=wanted.shut_out, by=user.name)
+        parts.accounts.change(name, role=wanted.role, disabled=wanted.disabled, by=user.name)
     except UsageError as error:
-        return _people_page(request, user, parts, problem=f"{error.message}. {error.hint}")
-    return go("/people")
+        return _people_page(request, user, parts, failed=FailedForm.of("", error))
+    return go("/people?told=changed")
+
+
+@pages.post("/people/users/{name}/password")
+def set_password_page(
+    request: Request, user: PageAdmin, parts: Server, name: str, password: Text = ""
+) -> Response:
+    """Another password for somebody who forgot theirs."""
+    parts.accounts.get(name)
+    try:
+        parts.accounts.set_password(name, password, by=user.name)
+    except UsageError as error:
+        return _people_page(request, user, parts, failed=FailedForm.of(f"password of {name}", error))
+    return go("/people?told=set")
 
 
 @pages.post("/people/tokens")
 def make_token_page(
-    request: Request, user: PageViewer, parts: Server, wanted: Annotated[TokenForm, Form()]
+    request: Request,
+    user: PageViewer,
+    parts: Server,
+    label: Annotated[str, Form(max_length=200)] = "",
+    days: Text = "90",
+    *,
+    read_only: Annotated[bool, Form()] = False,
 ) -> Response:
-    """A token of one's own; its secret is on the page that answers, and nowhere else."""
+    """A token of one's own; its secret is on the page that this leads to, once."""
     try:
+        lasting = int(days[:6]) if days.strip().isdecimal() else 0
         _, secret = parts.credentials.make_token(
-            user.name, label=wanted.label, days=wanted.days, by=user.name, read_only=wanted.read_only
+            user.name, label=label, days=lasting, by=user.name, read_only=read_only
         )
     except UsageError as error:
-        return _people_page(request, user, parts, problem=f"{error.message}. {error.hint}")
-    return _people_page(request, user, parts, secret=secret)
+        ticked = {"read_only": "true"} if read_only else {}
+        failed = FailedForm.of("token", error, label=label, days=days, **ticked)
+        return _people_page(request, user, parts, failed=failed)
+    answer = go("/people")
+    answer.set_cookie(
+        SHOWN_ONCE,
+        secret,
+        max_age=SHOWN_SECONDS,
+        path="/people",
+        httponly=True,
+        samesite="strict",
+        secure=_is_encrypted(parts),
+    )
+    return answer
 
 
 @pages.post("/people/password")
@@ -275,37 +326,45 @@ def change_password_page(
         session = session_secret(request) or ""
         parts.credentials.change_password(user, old=old, new=password, session=session)
     except (UsageError, TooManyAttempts) as error:
-        return _people_page(request, user, parts, problem=f"{error.message}. {error.hint}")
-    return _people_page(request, user, parts, told="Your password is changed. Sign in again elsewhere.")
+        return _people_page(request, user, parts, failed=FailedForm.of("password", error))
+    return go("/people?told=password")
 
 
 @pages.post("/people/tokens/{token}/revoke")
 def revoke_token_page(user: PageViewer, parts: Server, token: str) -> Response:
     """It no longer works."""
     parts.credentials.revoke_token(token, by=user)
-    return go("/people")
+    return go("/people?told=revoked")
 
 
 def _people_page(
-    request: Request, user: User, parts: Parts, *, problem: str = "", told: str = "", secret: str = ""
+    request: Request,
+    user: User,
+    parts: Parts,
+    *,
+    failed: FailedForm | None = None,
+    told: str = "",
+    secret: str = "",
 ) -> Response:
     admin = user.may("admin")
-    with parts.jobs.database.read() as view:
-        lines = read_audit(view, limit=50) if admin else []
-    lines = _without_arms(lines, user, parts)
     return render(
         request,
         "people.html",
         user=user,
-        status=422 if problem else 200,
+        status=422 if failed else 200,
         users=parts.accounts.list_users() if admin else [],
         tokens=parts.credentials.list_tokens(user=None if admin else user.name),
-        audit=lines,
         now=parts.stamps.now_ms(),
-        problem=problem,
+        failed=failed.name if failed else "",
+        problem=failed.problem if failed else "",
+        given=failed.given if failed else {},
         told=told,
         secret=secret,
     )
+
+
+def _is_encrypted(parts: Parts) -> bool:
+    return parts.public_origin.startswith("https://")
 
 
 # Pages: sign in and out.
@@ -357,7 +416,7 @@ def sign_in(
             max_age=lasts_ms // 1000,
             httponly=True,
             samesite="lax",
-            secure=parts.public_origin.startswith("https://"),
+            secure=_is_encrypted(parts),
         )
     return answer
 
@@ -370,5 +429,5 @@ def sign_out(request: Request, parts: Server) -> Response:
     if secret:
         parts.credentials.sign_out(secret)
     answer = go("/sign-in")
-    answer.delete_cookie(cookie_name(parts), secure=parts.public_origin.startswith("https://"))
+    answer.delete_cookie(cookie_name(parts), secure=_is_encrypted(parts))
     return answer

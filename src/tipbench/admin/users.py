@@ -53,6 +53,11 @@ def read_audit(view: sqlite3.Connection, *, limit: int, skip: int = 0) -> list[A
     return [AuditLine.model_validate(dict(row)) for row in rows]
 
 
+def count_audit(view: sqlite3.Connection) -> int:
+    """How many lines there are."""
+    return view.execute("SELECT COUNT(*) FROM audit").fetchone()[0]
+
+
 Role = Literal["admin", "judge", "viewer"]
 RANK: dict[Role, int] = {"viewer": 0, "judge": 1, "admin": 2}
 """Who may do more may do everything that others may."""

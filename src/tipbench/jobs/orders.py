@@ -35,6 +35,8 @@ Names = Annotated[str, Field(min_length=1, max_length=4_000), AfterValidator(_ch
 """A list with commas."""
 ModelName = Annotated[Name, AfterValidator(_check_models)]
 AUTO_JUDGE = ("judge", "--auto")
+AGENT_KIND = LAZY_KINDS[0]
+"""The kind of judge that sheets are for."""
 
 
 class RunOrder(RunSettings, Record, strict=True):
@@ -154,13 +156,15 @@ def _may_cost(name: str, settings: Settings) -> bool:
 
 
 def pipeline_steps(order: RunOrder, *, folder: Path, settings: Settings) -> tuple[Step, ...]:
-    """Collect, hand out, let the automatic judge judge if one is set, wait for judging, compare."""
+    """Collect, hand a sheet to a coding agent if one is to judge, let the automatic judge judge if one is
+    set, wait for judging, compare."""
     experiment = f"--experiment={order.experiment}"
     steps = [Step(name="collect", arguments=("collect", *collect_options(order)))]
-    sheet = folder / "sheet.json"
-    # Whoever fills the sheet may say so when it is applied; the server's own user is no judge.
-    judged_by = f"--judged-by={settings.judged_by or AGENT}"
-    steps.append(Step(name="export", arguments=("judge", f"--export={sheet}", judged_by, experiment)))
+    if order.judge_kind == AGENT_KIND:
+        sheet = folder / "sheet.json"
+        # Whoever fills the sheet may say so when it is applied; the server's own user is no judge.
+        judged_by = f"--judged-by={settings.judged_by or AGENT}"
+        steps.append(Step(name="export", arguments=("judge", f"--export={sheet}", judged_by, experiment)))
     if settings.judge_model is not None:
         steps.append(auto_judge_step(order.experiment))
     steps.append(Step(name="wait"))

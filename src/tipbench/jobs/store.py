@@ -153,6 +153,17 @@ class JobStore:
             ).fetchall()
         return [_to_job(row) for row in rows]
 
+    def count_jobs(self) -> int:
+        """How many there are."""
+        with self.database.read() as view:
+            return view.execute("SELECT COUNT(*) FROM jobs").fetchone()[0]
+
+    def request_of(self, job_id: str) -> str:
+        """The order it was made of, as JSON behind the word for its kind; empty where it was made of none."""
+        with self.database.read() as view:
+            row = view.execute("SELECT request FROM jobs WHERE id = ?", (job_id,)).fetchone()
+            return "" if row is None else row["request"] or ""
+
     def is_alive(self, job_id: str) -> bool:
         """Whether some process works on it."""
         return is_locked(self.lock_of(job_id))
@@ -199,7 +210,7 @@ class JobStore:
         with self.database.change() as change:
             job = _read(change, job_id)
             if job.cancel_ms is not None:
-                self._finish(change, job, "cancelled", exit_code=None, message="cancelled before it waited")
+                self._finish(change, job, "cancelled", exit_code=None, message="stopped before it waited")
             elif job.state == "running":
                 change.execute("UPDATE jobs SET state = 'waiting', \"group\" = NULL WHERE id = ?", (job_id,))
             return _read(change, job_id).state
@@ -269,7 +280,7 @@ class JobStore:
                 (self.outbox.now_ms(), job_id),
             )
             if job.state in {"queued", "waiting"} and job.launcher == "local":
-                self._finish(change, job, "cancelled", exit_code=None, message="cancelled before it ran on")
+                self._finish(change, job, "cancelled", exit_code=None, message="stopped before it ran on")
             return _read(change, job_id)
 
     def bury(self) -> list[str]:

@@ -25,8 +25,19 @@ POLITE = ((signal.SIGINT, 20.0), (signal.SIGTERM, 5.0))
 """Signals for a cancelled command, and how long each may take: the first lets it unload its model."""
 BEGIN = 'read -r word && exec "$@" </dev/null'
 """Waits for a word on standard input and becomes the command; without one, it never begins."""
-OUTCOMES = {3: "the answer is no: see the log", 4: "not decided yet: the log says what is missing"}
-"""What the exit codes of our commands say that are not failures."""
+OUTCOMES = {
+    ("compare", 0): "There is a winner.",
+    ("compare", 3): "No winner: the first ones are too close to tell apart.",
+    ("compare", 4): "No winner yet: more scores can make one.",
+    ("judge", 3): "The automatic judge may not judge here: it is too far from the known scores.",
+    ("judge", 4): "The automatic judge may spend no more. The rest waits.",
+    ("agent", 3): "The agent's sitting does not count: it is too far from the known scores.",
+    ("agent", 4): "The agent left something to judge.",
+    ("improve", 0): "There is a better version.",
+    ("improve", 3): "No better version was found.",
+    ("improve", 4): "It needs scores before it can go on.",
+}
+"""What a last step and its exit code say to people."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,7 @@ class Worker:
         for step in job.steps[job.step :]:
             if step.waits:
                 waits = self.store.wait(job.id) == "waiting"
-                _say(log, "waits for judging, without a process" if waits else "cancelled")
+                _say(log, "waits for scores; nothing runs meanwhile" if waits else "stopped")
                 return
             try:
                 check_step(step, self.settings)
@@ -70,17 +81,17 @@ class Worker:
                 self.store.finish(job.id, "failed", exit_code=None, message=error.message)
                 return
             if self.store.get(job.id).cancel_ms is not None:
-                _say(log, "cancelled")
-                self.store.finish(
-                    job.id, "cancelled", exit_code=code, message=f"cancelled during {step.name}"
-                )
+                _say(log, "stopped")
+                self.store.finish(job.id, "cancelled", exit_code=code, message=f"stopped during {step.name}")
                 return
             if code not in step.passing:
                 message = f"{step.name} ended with exit code {code}: see the log"
                 self.store.finish(job.id, "failed", exit_code=code, message=message)
                 return
             self.store.advance(job.id)
-        self.store.finish(job.id, "done", exit_code=code, message=OUTCOMES.get(code or 0, ""))
+        self.store.finish(
+            job.id, "done", exit_code=code, message=OUTCOMES.get((job.steps[-1].name, code or 0), "")
+        )
 
     def _run(self, step: Step, *, job_id: str, log: BinaryIO, lock: int) -> int:
         _say(log, f"$ tipbench {shlex.join(step.arguments)}")
@@ -133,4 +144,4 @@ def _open_log(path: Path) -> Generator[BinaryIO]:
 
 
 def _say(log: BinaryIO, line: str) -> None:
-    log.write(f"[{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())}] {line}\n".encode())
+    log.write(f"[{time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}] {line}\n".encode())

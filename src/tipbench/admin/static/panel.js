@@ -4,8 +4,8 @@
 /** @param {string} url @param {RequestInit} [init] @returns {Promise<string>} */
 async function fragment(url, init = {}) {
   const answer = await fetch(url, { ...init, headers: { "X-Fragment": "1" } });
-  if (answer.status === 401) {
-    location.assign("/sign-in");
+  if (answer.status === 401 || (init.method === "POST" && answer.redirected)) {
+    location.assign(answer.status === 401 ? "/sign-in" : answer.url);
     return new Promise(() => {}); // never settles: the page is leaving
   }
   if (!answer.ok && answer.status !== 422) throw new Error((await answer.text()).slice(0, 300));
@@ -18,8 +18,10 @@ function swap(target, html) {
   const key = active && target.contains(active) ? active.getAttribute("data-key") ?? active.id : "";
   const log = target.querySelector(".log");
   const atEnd = !log || log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
+  const opened = [...target.querySelectorAll("details[id][open]")].map((each) => each.id);
   alertBox().hidden = true;
   target.innerHTML = html; // our own template's output, escaped there
+  for (const id of opened) document.getElementById(id)?.setAttribute("open", "");
   if (key) {
     const again = target.querySelector(`[data-key="${CSS.escape(key)}"]`) ?? document.getElementById(key);
     /** @type {HTMLElement | null} */ (again)?.focus();
@@ -27,6 +29,7 @@ function swap(target, html) {
   const grown = target.querySelector(".log");
   if (grown && atEnd) grown.scrollTop = grown.scrollHeight;
   else if (grown && log) grown.scrollTop = log.scrollTop;
+  if (grown && log) grown.scrollLeft = log.scrollLeft;
   const said = target.querySelector("[data-say]")?.getAttribute("data-say");
   const live = document.getElementById("live");
   if (said && live && live.textContent !== said) live.textContent = said;
@@ -62,11 +65,18 @@ function targetOf(element) {
   return place === "closest" ? element.parentElement : document.querySelector(place);
 }
 
+/** Whether that was a click on the dark around it. @param {HTMLDialogElement} dialog @param {MouseEvent} event */
+function isBeside(dialog, event) {
+  const box = dialog.getBoundingClientRect();
+  return event.target === dialog
+    && (event.clientX < box.left || event.clientX > box.right || event.clientY < box.top || event.clientY > box.bottom);
+}
+
 document.addEventListener("click", async (event) => {
   const clicked = /** @type {Element} */ (event.target);
   if (event.defaultPrevented || event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey) return;
   const dialog = /** @type {HTMLDialogElement} */ (document.getElementById("dialog"));
-  if (clicked.closest("[data-close]") && dialog.open) {
+  if (dialog.open && (clicked.closest("[data-close]") || isBeside(dialog, event))) {
     event.preventDefault();
     dialog.close();
     return;
@@ -78,8 +88,11 @@ document.addEventListener("click", async (event) => {
   try {
     if (link.hasAttribute("data-dialog")) {
       swap(dialog, await fragment(href));
-      dialog.setAttribute("aria-label", dialog.querySelector("h1")?.textContent ?? "Form");
+      const title = dialog.querySelector("h1");
+      dialog.setAttribute("aria-label", title?.textContent ?? "Form");
       dialog.showModal();
+      title?.setAttribute("tabindex", "-1");
+      title?.focus();
       return;
     }
     const target = targetOf(link);
@@ -125,7 +138,30 @@ function enhance(root) {
     };
     setTimeout(again, Number(element.getAttribute("data-every") ?? 1000));
   });
+  root.querySelectorAll("form[data-plan]").forEach((form) => forecast(/** @type {HTMLFormElement} */ (form)));
   root.querySelectorAll("table.sortable").forEach((table) => sortable(/** @type {HTMLTableElement} */ (table)));
+}
+
+/** What an order would make, told while it is filled in. @param {HTMLFormElement} form */
+function forecast(form) {
+  let asked = 0;
+  let timer = 0;
+  const ask = async () => {
+    const mine = ++asked;
+    const query = new URLSearchParams();
+    for (const [name, value] of new FormData(form)) query.append(name, String(value));
+    try {
+      const said = await fragment(`${form.getAttribute("data-plan")}?${query}`);
+      const line = form.querySelector("#plan");
+      if (mine === asked && line) line.innerHTML = said; // our own template's output, escaped there
+    } catch {
+      // Only a forecast: what is wrong is said when it is started.
+    }
+  };
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(ask, 250);
+  });
 }
 
 /** @param {HTMLTableElement} table */
