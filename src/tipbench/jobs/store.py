@@ -153,6 +153,13 @@ class JobStore:
             ).fetchall()
         return [_to_job(row) for row in rows]
 
+    def count_jobs(self, *, states: Sequence[State] = ()) -> int:
+        """How many there are, whatever their state or in these."""
+        marks = ",".join("?" * len(states))
+        where = f"WHERE state IN ({marks})" if states else ""
+        with self.database.read() as view:
+            return view.execute(f"SELECT COUNT(*) FROM jobs {where}", tuple(states)).fetchone()[0]  # noqa: S608
+
     def is_alive(self, job_id: str) -> bool:
         """Whether some process works on it."""
         return is_locked(self.lock_of(job_id))
