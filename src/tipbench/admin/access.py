@@ -8,7 +8,6 @@ from fastapi import Depends, HTTPException, Path, Request
 from fastapi.routing import APIRoute
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tipbench.admin.deps import Parts
@@ -161,10 +160,9 @@ def need_nothing_held(role: Role) -> Callable[[Request], User]:
     return guard
 
 
-def needs_session(route: BaseRoute) -> bool:
+def needs_session(route: APIRoute) -> bool:
     """Whether a token is not enough for it."""
-    guards = route.dependant.dependencies if isinstance(route, APIRoute) else []
-    return not all(getattr(each.call, "by_token", True) for each in guards)
+    return not all(getattr(each.call, "by_token", True) for each in route.dependant.dependencies)
 
 
 Server = Annotated[Parts, Depends(hand_parts)]

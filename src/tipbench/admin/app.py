@@ -102,7 +102,8 @@ def describe_api(app: FastAPI, parts: Parts) -> Described:
         for method, each in methods.items()
         if method in METHODS
     ]
-    in_session = {route.name for router in API for route in router.routes if needs_session(route)}
+    routes = [each for router in API for each in router.routes if isinstance(each, APIRoute)]
+    in_session = {each.name for each in routes if needs_session(each)}
     for place, operation in operations:
         if not place.startswith("/api/"):
             operation["security"] = []
