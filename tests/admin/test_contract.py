@@ -104,7 +104,7 @@ def test_what_a_client_sets_is_explained_with_an_example_that_fits(described: Pa
     for name, _, schema in found:
         check = Draft202012Validator(schema | {"components": described["components"]})
         for example in schema["examples"]:
-            assert check.is_valid(example), (name, example)
+            assert check.is_valid(example), (name, example)  # pyright: ignore[reportUnknownMemberType]
 
 
 def test_codes_of_refusals_are_an_enum_and_all_of_them_are_used(described: Part) -> None:
