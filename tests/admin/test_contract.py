@@ -275,7 +275,7 @@ def test_promotions_are_made_once_for_one_key_and_the_gate_is_read_without_a_loo
     died = send("rollback", "back", pack=pack, reason="no")
     assert (died["status"], died["error"]["code"]) == (409, "conflict"), "nobody knows whether it was done"
     preview = site.client.get(f"/api/bench/gate/{name}", headers=site.as_("viewer")).json()
-    assert (preview["champion"], preview["last_look"]) == (arms[0], None)
+    assert (preview["champion"], preview["report"]["look"]) == (arms[0], None)
     assert [rule["name"] for rule in preview["report"]["rules"] if not rule["passed"]]
 
 
