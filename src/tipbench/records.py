@@ -5,9 +5,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, SerializationInfo, WithJsonSchema
+
+from tipbench.clock import format_time
 
 SCHEMA = 1
 """Version of everything we store; older ones stay readable, newer ones are refused."""
@@ -25,6 +27,29 @@ class Record(BaseModel):
     """Frozen; unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _tell_time(ms: int, info: SerializationInfo) -> int | str | None:
+    if not info.by_alias:
+        return ms
+    return format_time(ms) if ms else None
+
+
+_Told = PlainSerializer(_tell_time, when_used="json")
+Moment = Annotated[
+    int, _Told, WithJsonSchema({"type": "string", "format": "date-time"}, mode="serialization")
+]
+"""A time in milliseconds. Over the API, where fields go by their aliases, it is ISO 8601 with its zone."""
+MaybeMoment = Annotated[
+    int,
+    _Told,
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]}, mode="serialization"
+    ),
+]
+"""The same of what may not have come yet: 0 is told as null."""
+TimeText = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+"""A time as `format_time` writes it."""
 
 
 class Scale(Record):

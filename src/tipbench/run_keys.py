@@ -22,6 +22,13 @@ class RunKey:
     below: int | None = None
     longest: int | None = None
     choices: Mapping[str, str] = field(default_factory=dict[str, str])
+    sample: str | float | None = None
+    """A value that says more than the default."""
+
+    @property
+    def example(self) -> str | float | bool | None:
+        """A value as somebody could give it."""
+        return self.default if self.sample is None else self.sample
 
     @property
     def type(self) -> type:
@@ -50,7 +57,7 @@ RUN_KEYS: dict[str, RunKey] = {
         "core", "Scenario set", "Scenario set: core, wide, all, or one of your pack's", longest=250
     ),
     "n_scenarios": RunKey(
-        0, "Scenarios at most", "Cap on scenarios, 0 takes the whole set", least=0, most=1_000_000
+        0, "Scenarios at most", "Cap on scenarios, 0 takes the whole set", least=0, most=1_000_000, sample=8
     ),
     "n_tips": RunKey(5, "Tips a cell", "Candidates per cell", least=1, most=50),
     "temperature": RunKey(0.7, "Temperature", "Sampling temperature", least=0, most=2),
@@ -72,6 +79,10 @@ RUN_KEYS: dict[str, RunKey] = {
     ),
     "ollama_url": RunKey("http://localhost:11434", "Ollama", "Ollama server", longest=2000),
     "mlflow_url": RunKey(
-        None, "MLflow", "MLflow server: without it localhost:5000, else the managed one", longest=2000
+        None,
+        "MLflow",
+        "MLflow server: without it localhost:5000, else the managed one",
+        longest=2000,
+        sample="http://localhost:5000",
     ),
 }

@@ -83,12 +83,13 @@ def run_field(name: str, **other: Any) -> Any:
     """The field of a key of a run, as it is declared; `default=None` for one that may be left out."""
     key = RUN_KEYS[name]
     limits = {"ge": key.least, "le": key.most, "gt": key.above, "lt": key.below, "max_length": key.longest}
-    checks: dict[str, Any] = {"default": key.default, "description": key.help}
+    checks: dict[str, Any] = {"default": key.default, "description": key.help, "examples": [key.example]}
     checks |= {limit: value for limit, value in limits.items() if value is not None}
     if key.longest is not None:
         checks["min_length"] = 1
     if key.choices:
         checks["pattern"] = f"^({'|'.join(key.choices)})$"
+        checks["json_schema_extra"] = {"enum": list(key.choices)}
     if key.type is float:
         checks["allow_inf_nan"] = False
     return Field(**checks | other)

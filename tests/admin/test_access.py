@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from tests.admin.conftest import HERE, PASSWORD, Site
 from tests.admin.making import routes_of
-from tipbench.admin.access import MAX_BODY, MAX_STREAMS
+from tipbench.admin.access import MAX_BODY, MAX_STREAMS, needs_session
 from tipbench.admin.app import API, PAGES, make_app
 from tipbench.admin.deps import make_parts
 from tipbench.admin.users import (
@@ -37,11 +37,6 @@ def role_of(route: APIRoute) -> str:
     found = [role for each in route.dependant.dependencies if (role := getattr(each.call, "role", None))]
     assert len(found) == 1, f"{route.path} must have one guard"
     return found[0]
-
-
-def is_by_token(route: APIRoute) -> bool:
-    """Whether a token is enough, or somebody has to be signed in."""
-    return all(getattr(each.call, "by_token", True) for each in route.dependant.dependencies)
 
 
 def test_without_an_admin_only_verdicts_and_what_is_ones_own_are_changed() -> None:
@@ -76,7 +71,7 @@ def test_every_route_lets_its_roles_in_and_nobody_else(site: Site) -> None:
             status = site.client.request(method, url, headers=headers[role]).status_code
             if role == "nobody":
                 assert status == 401, (method, url)
-            elif not is_by_token(route) or RANK[role] < RANK[role_of(route)]:  # pyright: ignore[reportArgumentType]
+            elif needs_session(route) or RANK[role] < RANK[role_of(route)]:  # pyright: ignore[reportArgumentType]
                 assert status == 403, (method, url, role)
             else:
                 assert status not in {401, 403}, (method, url, role)

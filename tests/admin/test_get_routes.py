@@ -22,6 +22,8 @@ from tipbench.judging.request import SittingRequest
 
 KINDS = ("", "&by=model", "&tier=auto", "&by=prompt&tier=auto")
 PRACTICE = "/practice/{experiment:name}"
+BUILT_IN = {"/api/bench/packs/{pack}": "tip", "/api/bench/prompts": "tip"}
+"""Packs of this server; the experiment's own is none of them."""
 BOARDS = {"/e/{experiment:name}": KINDS, "/api/bench/leaderboard/{experiment:name}": KINDS}
 UNWATCHED = ("sessions", "audit", "looks", "sqlite_sequence")
 """Tables of the panel's own that tell who looked, and when."""
@@ -67,7 +69,8 @@ def address_of(route: APIRoute, values: dict[str, str]) -> str:
     """Where the route leads to something that is there; a parameter that is new has to get its value here."""
     own = values.get(route.path)
     place = re.sub(r"\{(\w+)(:\w+)?\}", lambda found: quote(own or values[found[1]], safe=""), route.path)
-    asked = {each.alias: values[each.alias] for each in route.dependant.query_params if each.alias in values}
+    names = [each.alias for each in route.dependant.query_params]
+    asked = {name: own or values[name] for name in names if name in values}
     return f"{place}?{httpx2.QueryParams(asked)}"
 
 
@@ -97,6 +100,7 @@ def values(fresh_site: Site, judged: str, mlflow_url: str) -> dict[str, str]:
         PRACTICE: f"{judged}-to-practise",
         "run": cell["run"],
         "pack": pack,
+        **BUILT_IN,
         "sitting": mine.json()["sitting"],
         "job": job,
     }

@@ -5,6 +5,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import Depends, HTTPException, Path, Request
+from fastapi.routing import APIRoute
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -122,11 +123,22 @@ def need(role: Role, *, page: bool = False, by_token: bool = True) -> Callable[[
     return guard
 
 
+ExperimentName = Annotated[
+    str,
+    Path(
+        min_length=1,
+        max_length=500,
+        description="Name of the experiment, slashes and all.",
+        examples=["tip-bench-auto"],
+    ),
+]
+
+
 def need_sight(role: Role, *, page: bool = False) -> Callable[[Request, str], User]:
     """The same for what names arms: who is blind does not see it, and who sees it has looked."""
     inner = need(role, page=page)
 
-    def guard(request: Request, experiment: Annotated[str, Path(min_length=1, max_length=500)]) -> User:
+    def guard(request: Request, experiment: ExperimentName) -> User:
         user = inner(request)
         parts_of(request).sittings.check_sees_arms(user, experiment, what=request.scope["route"].path)
         return user
@@ -148,6 +160,11 @@ def need_nothing_held(role: Role) -> Callable[[Request], User]:
     return guard
 
 
+def needs_session(route: APIRoute) -> bool:
+    """Whether a token is not enough for it."""
+    return not all(getattr(each.call, "by_token", True) for each in route.dependant.dependencies)
+
+
 Server = Annotated[Parts, Depends(hand_parts)]
 Viewer = Annotated[User, Depends(need("viewer"))]
 Judge = Annotated[User, Depends(need("judge"))]
@@ -162,7 +179,6 @@ PageJudge = Annotated[User, Depends(need("judge", page=True))]
 PageAdmin = Annotated[User, Depends(need("admin", page=True))]
 PageSeeingViewer = Annotated[User, Depends(need_sight("viewer", page=True))]
 PageSeeingAdmin = Annotated[User, Depends(need_sight("admin", page=True))]
-ExperimentName = Annotated[str, Path(min_length=1, max_length=500, description="Slashes and all.")]
 
 
 async def hold_stream(user: Viewer, parts: Server) -> AsyncGenerator[None]:

@@ -1,22 +1,37 @@
 """The server: API and panel in one application, any number of workers. All state is in the database."""
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Literal
+from functools import cache, partial
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.staticfiles import StaticFiles
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from tipbench import __version__
-from tipbench.admin import audit, bench, desk, failures, jobs, judging, orders, people, promotion, side
-from tipbench.admin.access import LOOPBACK, Server, Shield, SignInFirst, Viewer
+from tipbench.admin import (
+    audit,
+    bench,
+    choices,
+    desk,
+    failures,
+    jobs,
+    judging,
+    orders,
+    people,
+    promotion,
+    side,
+)
+from tipbench.admin.access import LOOPBACK, Server, Shield, SignInFirst, Viewer, cookie_name, needs_session
 from tipbench.admin.deps import Parts, make_parts
 from tipbench.admin.panel import HERE, answer_problem, send_to_sign_in
 from tipbench.clock import make_stamps
@@ -32,7 +47,7 @@ PROXIES = "TIPBENCH_SERVE_PROXIES"
 
 
 SUBJECTS = (bench, jobs, judging, promotion, people)
-API = tuple(subject.router for subject in SUBJECTS)
+API = (*(subject.router for subject in SUBJECTS), choices.router)
 PAGES = (*(subject.pages for subject in SUBJECTS), audit.pages, desk.pages, orders.pages, side.pages)
 
 
@@ -56,6 +71,83 @@ def tell_health(parts: Server) -> HealthWord:
 def read_schema(request: Request, user: Viewer) -> JSONResponse:
     """What the API can do, for programs."""
     return JSONResponse(request.app.openapi())
+
+
+# The description of the API, for programs that make clients of it. Valid OpenAPI 3.1.
+
+
+TOKEN, SESSION = "token", "session"
+EVENT_STREAM = "text/event-stream"
+METHODS = frozenset({"get", "post", "delete"})
+Described = dict[str, Any]
+"""A part of an OpenAPI document."""
+
+
+def name_operation(route: APIRoute) -> str:
+    """Its function's name: clients call their own functions so."""
+    return route.name
+
+
+def describe_api(app: FastAPI, parts: Parts) -> Described:
+    """FastAPI's own description, with who may ask, and with answers that may grow."""
+    described = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        routes=app.routes,
+        servers=[{"url": parts.public_origin or "/"}],
+    )
+    schemas: dict[str, Described] = described["components"]["schemas"]
+    described["components"]["securitySchemes"] = {
+        TOKEN: {"type": "http", "scheme": "bearer", "description": "Made by `tipbench serve tokens create`."},
+        SESSION: {
+            "type": "apiKey",
+            "in": "cookie",
+            "name": cookie_name(parts),
+            "description": "A browser's.",
+        },
+    }
+    described["security"] = [{TOKEN: []}, {SESSION: []}]
+    operations = [
+        (place, each)
+        for place, methods in described["paths"].items()
+        for method, each in methods.items()
+        if method in METHODS
+    ]
+    routes = [each for router in API for each in router.routes if isinstance(each, APIRoute)]
+    in_session = {each.name for each in routes if needs_session(each)}
+    for place, operation in operations:
+        if not place.startswith("/api/"):
+            operation["security"] = []
+        elif operation["operationId"] in in_session:
+            operation["security"] = [{SESSION: []}]
+        for answer in operation["responses"].values():
+            if EVENT_STREAM in answer.get("content", {}):
+                # How each event looks (`itemSchema`) can be said in OpenAPI 3.2 only.
+                answer["content"][EVENT_STREAM] = {"schema": {"type": "string"}}
+    asked = _reach([operation.get("requestBody") for _, operation in operations], schemas)
+    for name in schemas.keys() - asked:
+        # A later version may tell more: no client has to refuse that.
+        schemas[name].pop("additionalProperties", None)
+    return described
+
+
+def _reach(parts: object, schemas: Mapping[str, Described]) -> set[str]:
+    """The names of the schemas that these parts of the description refer to, whichever way."""
+    found: set[str] = set()
+    waiting = [parts]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            known = cast("Described", part)
+            name = str(known.get("$ref", "")).rpartition("/")[2]
+            if name in schemas and name not in found:
+                found.add(name)
+                waiting.append(schemas[name])
+            waiting += known.values()
+        elif isinstance(part, list):
+            waiting += cast("list[object]", part)
+    return found
 
 
 def make_app(
@@ -94,8 +186,10 @@ def make_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        generate_unique_id_function=name_operation,
     )
     app.state.parts = parts
+    app.openapi = cache(partial(describe_api, app, parts))
     app.add_exception_handler(SignInFirst, send_to_sign_in)
     for kind in (TipbenchError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _answer_failure)

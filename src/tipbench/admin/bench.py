@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
@@ -16,6 +17,7 @@ from tipbench.admin.connection import MlflowConnection
 from tipbench.admin.deps import Parts
 from tipbench.admin.experiments import ExperimentPage, list_page
 from tipbench.admin.failures import MARKED
+from tipbench.admin.paging import Limit, Page, Skip, find_next
 from tipbench.admin.panel import render
 from tipbench.admin.users import User
 from tipbench.bench.bench import Bench
@@ -29,7 +31,7 @@ from tipbench.jobs.records import NotThere
 from tipbench.ranking.compare import find_sides, report_foreign
 from tipbench.ranking.records import BoardTier, By, Report
 from tipbench.ranking.rows import Rows, format_lines, join_lines
-from tipbench.records import Record, Rubric, Values
+from tipbench.records import Moment, Record, Rubric, Values
 from tipbench.show.charts import draw_standings, make_heat
 from tipbench.show.numbers import conclude
 
@@ -51,17 +53,15 @@ class CellLine(Record):
     composite: float | None
     latency_seconds: float | None
     tokens_per_second: float | None
-    collected_ms: int
+    collected_ms: Moment = Field(serialization_alias="collected_at")
     mlflow: str
 
 
-class CellPage(Record):
-    """One page of cells; `total` counts all that match."""
+class CellPage(Page):
+    """One page of cells."""
 
     experiment: str
     cells: tuple[CellLine, ...]
-    total: int
-    skip: int
 
 
 class VerdictLine(Record):
@@ -270,21 +270,32 @@ def _verdict_line(given: CountedVerdict, rubric: Rubric, *, counts: bool, reason
 
 router = APIRouter(prefix="/api/bench", tags=["bench"], responses=MARKED)
 
-Limit = Annotated[int, Query(ge=1, le=500)]
-Skip = Annotated[int, Query(ge=0, le=10_000_000)]
 Wanted = Annotated[str | None, Field(max_length=600)]
+RunId = Annotated[
+    str,
+    PathParameter(description="The cell's MLflow run.", examples=["0123456789abcdef0123456789abcdef"]),
+]
+BoardBy = Annotated[By, Query(description="What is ranked.", examples=["arm"])]
+BoardOf = Annotated[
+    BoardTier,
+    Query(
+        description="Whose verdicts: those of people and agents, or the automatic judge's.", examples=["lazy"]
+    ),
+]
 
 
 class CellQuery(Record):
     """Which cells; `judged` by a lazy judge."""
 
-    arm: Wanted = None
-    model: Wanted = None
-    prompt: Wanted = None
-    scenario: Wanted = None
-    judged: Literal["yes", "no"] | None = None
-    limit: int = Field(default=100, ge=1, le=500)
-    skip: int = Field(default=0, ge=0, le=10_000_000)
+    arm: Wanted = Field(default=None, description="Of this arm only.", examples=["smollm2+v1"])
+    model: Wanted = Field(default=None, description="Of this model only.", examples=["smollm2"])
+    prompt: Wanted = Field(default=None, description="Of this prompt only.", examples=["v1"])
+    scenario: Wanted = Field(default=None, description="Of this scenario only.", examples=["nurse-morning"])
+    judged: Literal["yes", "no"] | None = Field(
+        default=None, description="Only with, or without, a verdict of a lazy judge.", examples=["no"]
+    )
+    limit: Limit = 100
+    skip: Skip = 0
 
 
 @router.get("/experiments", response_model=ExperimentPage)
@@ -292,7 +303,9 @@ def list_experiments(
     request: Request,
     user: Viewer,
     parts: Server,
-    contains: Annotated[str, Query(max_length=500)] = "",
+    contains: Annotated[
+        str, Query(max_length=500, description="Part of the name, in any case.", examples=["team"])
+    ] = "",
     limit: Limit = 50,
     skip: Skip = 0,
 ) -> Response:
@@ -315,7 +328,13 @@ def list_runs(
         lazy = view.evidence.lazy_by_cell()
         found = [cell for cell in found if (cell.run.run_id in lazy) == (wanted.judged == "yes")]
     shown = tuple(view.lines(found[wanted.skip : wanted.skip + wanted.limit]))
-    page = CellPage(experiment=experiment, cells=shown, total=len(found), skip=wanted.skip)
+    page = CellPage(
+        experiment=experiment,
+        cells=shown,
+        total=len(found),
+        skip=wanted.skip,
+        next=find_next(wanted.skip, shown=len(shown), total=len(found)),
+    )
     return answer_record(request, page)
 
 
@@ -324,7 +343,7 @@ def read_cell(
     request: Request,
     user: SeeingViewer,
     parts: Server,
-    run: str,
+    run: RunId,
     experiment: ExperimentName,
 ) -> Response:
     """One cell: its candidates, who said what of them, the prompt that was sent and the raw answer."""
@@ -337,8 +356,8 @@ def read_leaderboard(
     user: SeeingViewer,
     parts: Server,
     experiment: ExperimentName,
-    by: By = "arm",
-    tier: BoardTier = "lazy",
+    by: BoardBy = "arm",
+    tier: BoardOf = "lazy",
 ) -> Response:
     """Exactly what `tipbench compare --json` prints; at most a moment old, the header Age says how much.
 
@@ -360,7 +379,9 @@ def stream_rows(
     user: SeeingViewer,
     parts: Server,
     experiment: ExperimentName,
-    shape: Literal["csv", "jsonl"] = "csv",
+    shape: Annotated[
+        Literal["csv", "jsonl"], Query(description="How each row is written.", examples=["jsonl"])
+    ] = "csv",
 ) -> Response:
     """Every candidate with every verdict, a row each: what `tipbench export` writes, sent as it is read."""
     bench = parts.mlflow.open().open(experiment)

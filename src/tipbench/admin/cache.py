@@ -117,7 +117,12 @@ def answer_marked(
     return Response(answer.body, media_type=media_type, headers=headers)
 
 
+def answer_new(record: Record, status: int) -> Response:
+    """What was made just now, which nobody can have yet."""
+    return Response(record.model_dump_json(by_alias=True), status, media_type="application/json")
+
+
 def answer_record(request: Request, record: Record) -> Response:
     """The same for a record that is made at each call."""
-    body = record.model_dump_json().encode()
+    body = record.model_dump_json(by_alias=True).encode()
     return answer_marked(request, CachedAnswer(body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tipbench.admin.cache import Boards
 from tipbench.admin.connection import MlflowConnection
 from tipbench.admin.health import HealthWatch, open_health
+from tipbench.admin.repeats import REPEATS_TABLE, Repeats
 from tipbench.admin.sittings import PanelSittings
 from tipbench.admin.users import TABLES, Accounts, Credentials, User, note
 from tipbench.bench.blindness import LOOKS_TABLE
@@ -27,6 +28,7 @@ class Parts:
     credentials: Credentials
     mlflow: MlflowConnection
     sittings: PanelSittings
+    repeats: Repeats
     boards: Boards
     health: HealthWatch
     airflow: AirflowLauncher | None = None
@@ -51,7 +53,7 @@ class Parts:
 
 def make_parts(settings: Settings, stamps: Stamps, *, public_origin: str = "", demo: str = "") -> Parts:
     """The parts as the settings have them; MLflow is opened later."""
-    jobs = open_jobs(settings, stamps, more_tables=TABLES + LOOKS_TABLE)
+    jobs = open_jobs(settings, stamps, more_tables=TABLES + LOOKS_TABLE + REPEATS_TABLE)
     accounts = Accounts(jobs.database, stamps)
     mlflow = MlflowConnection(settings, stamps)
     return Parts(
@@ -62,6 +64,7 @@ def make_parts(settings: Settings, stamps: Stamps, *, public_origin: str = "", d
         credentials=Credentials(jobs.database, accounts, stamps),
         mlflow=mlflow,
         sittings=PanelSittings(mlflow, jobs.database, jobs.outbox),
+        repeats=Repeats(jobs.database, stamps.now_ms),
         boards=Boards(),
         health=open_health(settings, jobs),
         airflow=open_launcher(settings, jobs),

@@ -2,6 +2,7 @@
 
 from tipbench.admin.connection import MlflowConnection
 from tipbench.admin.deps import Parts
+from tipbench.admin.paging import Page, find_next
 from tipbench.admin.users import User
 from tipbench.bench.bench import Bench
 from tipbench.bench.champions import EXPERIMENT as CHAMPIONS
@@ -40,12 +41,10 @@ class ExperimentLine(Record):
         return self.model_copy(update=dict.fromkeys(hidden))
 
 
-class ExperimentPage(Record):
-    """One page of the list; `total` counts all that match."""
+class ExperimentPage(Page):
+    """One page of the list."""
 
     experiments: tuple[ExperimentLine, ...]
-    total: int
-    skip: int
     mlflow: str
 
 
@@ -92,7 +91,11 @@ def list_page(parts: Parts, user: User, *, contains: str, limit: int, skip: int)
         for line in lines
     ]
     return ExperimentPage(
-        experiments=tuple(shown), total=len(found), skip=skip, mlflow=parts.mlflow.open().tracking.url
+        experiments=tuple(shown),
+        total=len(found),
+        skip=skip,
+        next=find_next(skip, shown=len(shown), total=len(found)),
+        mlflow=parts.mlflow.open().tracking.url,
     )
 
 

@@ -1,6 +1,6 @@
 """One shape for every refusal, and which status goes with which error."""
 
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
@@ -9,8 +9,9 @@ from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
+from tipbench.admin.repeats import NeverFinished
 from tipbench.admin.sittings import StillBlind
-from tipbench.admin.users import ReadOnlyToken, TooManyAttempts, TooManyTokens
+from tipbench.admin.users import ReadOnlyToken, TokenGone, TooManyAttempts, TooManyTokens
 from tipbench.errors import (
     ExperimentNotFound,
     TipbenchError,
@@ -25,7 +26,23 @@ from tipbench.judging.agent import NoAgent
 from tipbench.judging.wire import explain
 from tipbench.records import Record
 
-STATUSES: tuple[tuple[type[TipbenchError], int, str], ...] = (
+Code = Literal[
+    "bad_request",
+    "blind",
+    "conflict",
+    "forbidden",
+    "host",
+    "invalid",
+    "method",
+    "mlflow_away",
+    "not_found",
+    "not_signed_in",
+    "refused",
+    "too_large",
+    "too_many",
+]
+"""What programs tell refusals apart by."""
+STATUSES: tuple[tuple[type[TipbenchError], int, Code], ...] = (
     (TooManyAttempts, 429, "too_many"),
     (TooManyJobs, 429, "too_many"),
     (TooManyTokens, 429, "too_many"),
@@ -34,6 +51,8 @@ STATUSES: tuple[tuple[type[TipbenchError], int, str], ...] = (
     (ExperimentNotFound, 404, "not_found"),
     (NotThere, 404, "not_found"),
     (RepeatedDifferently, 409, "conflict"),
+    (NeverFinished, 409, "conflict"),
+    (TokenGone, 409, "conflict"),
     (NoAgent, 409, "conflict"),
     (TrackingUnavailable, 503, "mlflow_away"),
     (TrackingRefused, 400, "refused"),
@@ -42,7 +61,7 @@ STATUSES: tuple[tuple[type[TipbenchError], int, str], ...] = (
 )
 BLIND = ("/api/bench/judging/", "/judge/")
 """Where judges are: no text there may name an arm."""
-HTTP_CODES = {
+HTTP_CODES: dict[int, Code] = {
     401: "not_signed_in",
     403: "forbidden",
     404: "not_found",
@@ -68,13 +87,17 @@ SENTENCES = {
     "greater_than_equal": "At least {ge}.",
     "literal_error": "One of: {expected}.",
     "string_pattern_mismatch": "This is not one of the values there are.",
+    "json_invalid": "This is not JSON: {error}.",
+    "model_attributes_type": "Send a JSON object, with Content-Type: application/json.",
+    "list_type": "Give a list.",
+    "bool_type": "Give true or false.",
 }
 
 
 class Failure(Record):
     """What went wrong, what to do next, and which fields are wrong."""
 
-    code: str
+    code: Code
     message: str
     hint: str = ""
     fields: dict[str, str] = Field(default_factory=dict[str, str])
@@ -87,14 +110,27 @@ class FailureAnswer(Record):
 
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    code: {"model": FailureAnswer} for code in (400, 401, 403, 404, 405, 409, 413, 421, 422, 429, 503)
+    status: {"model": FailureAnswer, "description": words}
+    for status, words in {
+        400: "It cannot be done as it was asked (`bad_request`, `refused`).",
+        401: "Neither a good token nor a session (`not_signed_in`).",
+        403: "Not with this role or token (`forbidden`), or while you judge (`blind`).",
+        404: "There is no such thing (`not_found`).",
+        405: "Not with this method (`method`).",
+        409: "What is there is against it (`conflict`).",
+        413: "The body is too long (`too_large`).",
+        421: "The server does not answer to that name (`host`).",
+        422: "Wrong values (`invalid`): `fields` says which.",
+        429: "Too many (`too_many`): the message says of what, Retry-After when to come again.",
+        503: "MLflow does not answer (`mlflow_away`).",
+    }.items()
 }
 """The refusals of every route, for its documentation."""
 MARKED = REFUSALS | {304: {"description": "You have it: nothing changed."}}
 """The same of what is polled."""
 
 
-def status_of(error: TipbenchError) -> tuple[int, str]:
+def status_of(error: TipbenchError) -> tuple[int, Code]:
     """Status and code of one of our errors."""
     return next((status, code) for kind, status, code in STATUSES if isinstance(error, kind))
 
@@ -113,6 +149,8 @@ def field_problems(error: ValidationError | RequestValidationError) -> dict[str,
     found: dict[str, str] = {}
     for problem in error.errors():
         place = [str(part) for part in problem["loc"] if part not in {"body", "query", "path", "header"}]
+        if problem["type"] == "json_invalid":
+            place = []  # It is said in which byte.
         words = plain_words(ErrorDetails(**problem))  # pyright: ignore[reportArgumentType]
         found.setdefault(make_inert(".".join(place), limit=200) or "body", words)
     return found

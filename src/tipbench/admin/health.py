@@ -10,6 +10,8 @@ from contextlib import closing
 from importlib.util import find_spec
 from typing import Literal
 
+from pydantic import Field
+
 from tipbench.engines.ollama.api import OllamaApi
 from tipbench.engines.openai.engine import OpenAiAccess, OpenAiServer, find_key
 from tipbench.errors import TipbenchError
@@ -17,7 +19,7 @@ from tipbench.jobs.airflow.api import open_airflow
 from tipbench.jobs.airflow.doctor import Health, Part
 from tipbench.jobs.dispatcher import is_dispatching
 from tipbench.jobs.store import JobStore
-from tipbench.records import Finding, Record
+from tipbench.records import Finding, Moment, Record
 from tipbench.settings import Settings
 from tipbench.tracking.client import TimeLimits
 from tipbench.tracking.tracking import peek_tracking
@@ -31,10 +33,10 @@ Check = Callable[[], Finding]
 
 
 class HealthReport(Record):
-    """`degraded`: something is missing that a job would need. `checked_ms` is when that was looked at."""
+    """`degraded`: something is missing that a job would need. Then comes when that was looked at."""
 
     status: Literal["ok", "degraded"]
-    checked_ms: int
+    checked_ms: Moment = Field(serialization_alias="checked_at")
     parts: tuple[Finding, ...]
 
 

@@ -5,11 +5,11 @@ import os
 import re
 from collections.abc import AsyncIterable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from tipbench.admin.access import (
     Admin,
@@ -20,11 +20,13 @@ from tipbench.admin.access import (
     Viewer,
     hold_stream,
 )
-from tipbench.admin.cache import answer_record
+from tipbench.admin.cache import answer_new, answer_record
 from tipbench.admin.deps import Parts
 from tipbench.admin.failures import MARKED, REFUSALS, status_of
 from tipbench.admin.health import HealthReport
+from tipbench.admin.paging import Limit, Page, Skip, find_next
 from tipbench.admin.panel import go, render
+from tipbench.admin.repeats import RepeatKey
 from tipbench.admin.users import User
 from tipbench.bench.blindness import CONFIRMING
 from tipbench.errors import ExperimentNotFound, TipbenchError, TrackingUnavailable
@@ -48,7 +50,7 @@ from tipbench.jobs.store import NewJob, read_piece, read_progress, read_tail
 from tipbench.judging.agent import find_agent
 from tipbench.policies.simulation.report import REPORT, SimulationReport
 from tipbench.ranking.records import Report
-from tipbench.records import Record
+from tipbench.records import Moment, Record
 
 # Orders of users, made into jobs.
 
@@ -165,12 +167,18 @@ def _add(new: NewJob, user: User, parts: Parts) -> Job:
 
 router = APIRouter(prefix="/api/bench", tags=["jobs"], responses=REFUSALS)
 
+STARTED: dict[int | str, dict[str, Any]] = {
+    202: {
+        "description": "It is queued.",
+        "headers": {"Location": {"description": "Where the job is.", "schema": {"type": "string"}}},
+    }
+}
 LOOK_SECONDS = 0.5
-AUTO = JudgeOrder()
-RepeatKey = Annotated[
-    str | None,
-    Header(alias="Idempotency-Key", min_length=1, max_length=200, description="The same key, the same job."),
+LogStart = Annotated[
+    int, Query(ge=0, le=2**53, description="From this byte on; `end` of the piece before.", examples=[0])
 ]
+AUTO = JudgeOrder()
+JobId = Annotated[str, Path(description="Id of the job.", examples=["0123456789abcdef0123456789abcdef"])]
 
 
 class JobView(Record):
@@ -186,9 +194,9 @@ class JobView(Record):
     now: str
     done: int | None
     of: int | None
-    created_ms: int
-    started_ms: int | None
-    ended_ms: int | None
+    created_ms: Moment = Field(serialization_alias="created_at")
+    started_ms: Moment | None = Field(serialization_alias="started_at")
+    ended_ms: Moment | None = Field(serialization_alias="ended_at")
     cancelling: bool
     exit_code: int | None
     message: str
@@ -197,11 +205,10 @@ class JobView(Record):
     """Where people see it in Airflow's own pages."""
 
 
-class JobPage(Record):
+class JobPage(Page):
     """The newest jobs."""
 
     jobs: tuple[JobView, ...]
-    skip: int
 
 
 class LogPiece(Record):
@@ -250,39 +257,48 @@ def find_job(job_id: str, user: User, parts: Parts) -> Job:
     return job
 
 
-def seen_job(job: str, user: Viewer, parts: Server) -> Job:
+def seen_job(job: JobId, user: Viewer, parts: Server) -> Job:
     """The same as a guard: a stream that has begun cannot refuse any more."""
     return find_job(job, user, parts)
 
 
-@router.post("/run", status_code=202, response_model=JobView)
-def start_run(user: Admin, parts: Server, order: RunOrder, repeat_key: RepeatKey = None) -> JobView:
+@router.post("/run", status_code=202, response_model=JobView, responses=STARTED)
+def start_run(user: Admin, parts: Server, order: RunOrder, repeat_key: RepeatKey = None) -> Response:
     """Collect, hand out, let the automatic judge judge if one is set, wait for judging, compare."""
-    return show_job(order_run(order, user=user, parts=parts, repeat_key=repeat_key), parts)
+    return _tell_started(order_run(order, user=user, parts=parts, repeat_key=repeat_key), parts)
 
 
-@router.post("/judge/{experiment:name}", status_code=202, response_model=JobView)
+@router.post("/judge/{experiment:name}", status_code=202, response_model=JobView, responses=STARTED)
 def start_judge(
     user: Admin,
     parts: Server,
     experiment: ExperimentName,
     order: JudgeOrder = AUTO,
     repeat_key: RepeatKey = None,
-) -> JobView:
+) -> Response:
     """Start the automatic judge of the settings, or with the tier `lazy` their coding agent."""
-    return show_job(order_judge(order, experiment, user=user, parts=parts, repeat_key=repeat_key), parts)
+    return _tell_started(order_judge(order, experiment, user=user, parts=parts, repeat_key=repeat_key), parts)
 
 
-@router.post("/improve", status_code=202, response_model=JobView)
-def start_improve(user: Admin, parts: Server, order: ImproveOrder, repeat_key: RepeatKey = None) -> JobView:
+@router.post("/improve", status_code=202, response_model=JobView, responses=STARTED)
+def start_improve(user: Admin, parts: Server, order: ImproveOrder, repeat_key: RepeatKey = None) -> Response:
     """Better versions of the champion's prompt, until verdicts are needed; the same order again goes on."""
-    return show_job(order_improve(order, user=user, parts=parts, repeat_key=repeat_key), parts)
+    return _tell_started(order_improve(order, user=user, parts=parts, repeat_key=repeat_key), parts)
 
 
-@router.post("/simulate", status_code=202, response_model=JobView)
-def start_simulate(user: Admin, parts: Server, order: SimulateOrder, repeat_key: RepeatKey = None) -> JobView:
+@router.post("/simulate", status_code=202, response_model=JobView, responses=STARTED)
+def start_simulate(
+    user: Admin, parts: Server, order: SimulateOrder, repeat_key: RepeatKey = None
+) -> Response:
     """Compare policies on simulated users; the result is an MLflow run."""
-    return show_job(order_simulate(order, user=user, parts=parts, repeat_key=repeat_key), parts)
+    return _tell_started(order_simulate(order, user=user, parts=parts, repeat_key=repeat_key), parts)
+
+
+def _tell_started(job: Job, parts: Parts) -> Response:
+    """202, with the address to follow it at."""
+    answer = answer_new(show_job(job, parts), 202)
+    answer.headers["Location"] = f"/api/bench/jobs/{job.id}"
+    return answer
 
 
 @router.get("/jobs", response_model=JobPage, responses=MARKED)
@@ -290,28 +306,34 @@ def list_jobs(
     request: Request,
     user: Viewer,
     parts: Server,
-    state: Annotated[State | None, Query()] = None,
-    limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    skip: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+    state: Annotated[
+        State | None, Query(description="Only jobs in this state.", examples=["running"])
+    ] = None,
+    limit: Limit = 50,
+    skip: Skip = 0,
 ) -> Response:
     """The newest jobs first."""
-    jobs = parts.jobs.list_jobs(states=(state,) if state else (), limit=limit, skip=skip)
-    blind = parts.sittings.hides_messages(user, jobs)
-    page = JobPage(jobs=tuple(show_job(job, parts, blind=blind) for job in jobs), skip=skip)
+    states = (state,) if state else ()
+    jobs = parts.jobs.list_jobs(states=states, limit=limit, skip=skip)
+    total, blind = parts.jobs.count_jobs(states=states), parts.sittings.hides_messages(user, jobs)
+    page = JobPage(
+        jobs=tuple(show_job(job, parts, blind=blind) for job in jobs),
+        total=total,
+        skip=skip,
+        next=find_next(skip, shown=len(jobs), total=total),
+    )
     return answer_record(request, page)
 
 
 @router.get("/jobs/{job}", response_model=JobView, responses=MARKED)
-def read_job(request: Request, user: Viewer, parts: Server, job: str) -> Response:
+def read_job(request: Request, user: Viewer, parts: Server, job: JobId) -> Response:
     """One job."""
     found = parts.jobs.get(job)
     return answer_record(request, show_job(found, parts, blind=parts.sittings.hides_messages(user, [found])))
 
 
 @router.get("/jobs/{job}/log", response_model=LogPiece, responses=MARKED)
-def read_log(
-    request: Request, user: Viewer, parts: Server, job: str, start: Annotated[int, Query(ge=0, le=2**53)] = 0
-) -> Response:
+def read_log(request: Request, user: Viewer, parts: Server, job: JobId, start: LogStart = 0) -> Response:
     """What its commands printed, in whole lines from a byte on."""
     found = find_job(job, user, parts)
     piece = read_piece(parts.jobs.log_of(found.id), start)
@@ -346,7 +368,7 @@ async def stream_log(
 
 
 @router.post("/jobs/{job}/cancel", response_model=JobView)
-def cancel_job(user: Admin, parts: Server, job: str) -> JobView:
+def cancel_job(user: Admin, parts: Server, job: JobId) -> JobView:
     """End it: what it stored is kept, its model leaves the memory."""
     found = parts.jobs.cancel(job)
     parts.note(user, "job.cancel", found.id)

@@ -12,6 +12,7 @@ from tipbench.admin.access import (
     PageAdmin,
     PageSeeingAdmin,
     PageSeeingViewer,
+    SeeingViewer,
     Server,
     Viewer,
 )
@@ -22,7 +23,7 @@ from tipbench.admin.panel import address, go, render
 from tipbench.admin.users import User
 from tipbench.bench.sittings import Decision
 from tipbench.errors import JudgedEnough
-from tipbench.judging.status import JudgeStatus, SittingLine, Status, sitting_line
+from tipbench.judging.status import JudgesReport, JudgeStatus, SittingLine, Status, sitting_line
 from tipbench.judging.wire import (
     HandedItems,
     SittingView,
@@ -38,21 +39,35 @@ from tipbench.show.charts import draw_drift
 
 router = APIRouter(prefix="/api/bench/judging", tags=["judging"], responses=REFUSALS)
 
-Token = Annotated[str, Path(min_length=1, max_length=100)]
-Reason = Annotated[str, Field(min_length=1, max_length=2_000, pattern=r"\S")]
+Token = Annotated[
+    str,
+    Path(
+        min_length=1, max_length=100, description="The sitting, as it was opened.", examples=["k3f9w2xq7bdm"]
+    ),
+]
+Reason = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=2_000,
+        pattern=r"\S",
+        description="Why. It is stored beside the decision.",
+        examples=["the anchors were ambiguous"],
+    ),
+]
 
 
 class Word(Record):
     """A person's word on a closed sitting."""
 
-    accept: StrictBool
+    accept: StrictBool = Field(description="Whether its verdicts count.", examples=[True])
     reason: Reason
 
 
 class Closing(Record):
     """Ends or reopens judging of an experiment."""
 
-    closed: StrictBool
+    closed: StrictBool = Field(description="True ends judging, false reopens it.", examples=[True])
     reason: Reason
 
 
@@ -78,7 +93,7 @@ def take_items(
     parts: Server,
     sitting: Token,
     experiment: ExperimentName,
-    n: Annotated[int, Query(ge=1, le=500)] = 5,
+    n: Annotated[int, Query(ge=1, le=500, description="So many items at most.", examples=[15])] = 5,
 ) -> Response:
     """The next items of your sitting, and the rubric they are scored by."""
     found = parts.sittings.look(sitting, experiment=experiment, user=user)
@@ -123,6 +138,13 @@ def read_status_for(user: User, parts: Parts, experiment: str) -> Status | Judge
     """Where judging stands; to who is blind without numbers, and without texts that may name an arm."""
     found = parts.mlflow.open().judging.status(experiment=experiment)
     return found.for_judges() if parts.sittings.why_hidden(user, experiment) else found
+
+
+@router.get("/judges/{experiment:name}", response_model=JudgesReport, responses=MARKED)
+def read_judges(request: Request, user: SeeingViewer, parts: Server, experiment: ExperimentName) -> Response:
+    """The judges as instruments: every sitting with its drift, and how far every two judges agree."""
+    report = parts.mlflow.open().judging.judges([experiment], delta=parts.settings.delta)
+    return answer_record(request, report)
 
 
 @router.post("/decide/{sitting}/{experiment:name}", response_model=SittingLine)

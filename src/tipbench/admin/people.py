@@ -1,11 +1,12 @@
 """The API: users, tokens, the audit."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import APIRouter, Form, HTTPException, Path, Query, Request, Response
-from pydantic import Field, StrictBool, StrictInt
+from pydantic import Field, JsonValue, StrictBool, StrictInt
 
 from tipbench.admin.access import (
     Admin,
@@ -24,7 +25,9 @@ from tipbench.admin.access import (
 from tipbench.admin.audit import without_arms
 from tipbench.admin.deps import Parts
 from tipbench.admin.failures import REFUSALS
+from tipbench.admin.paging import Limit, Page, Skip, find_next
 from tipbench.admin.panel import go, render
+from tipbench.admin.repeats import AskedChange, RepeatKey
 from tipbench.admin.users import (
     BROWSER_MS,
     SESSION_MS,
@@ -33,51 +36,86 @@ from tipbench.admin.users import (
     Token,
     TooManyAttempts,
     User,
+    count_audit,
     read_audit,
 )
+from tipbench.clock import format_time
 from tipbench.errors import TipbenchError, UsageError
-from tipbench.records import Record
+from tipbench.records import Record, TimeText
 
 router = APIRouter(prefix="/api/bench", tags=["people"], responses=REFUSALS)
 
-UserName = Annotated[str, Path(min_length=1, max_length=64)]
+UserName = Annotated[
+    str, Path(min_length=1, max_length=64, description="Name of the user.", examples=["ada"])
+]
+ForPeople = Field(description="viewer: look; judge: judge, too; admin: everything.", examples=["judge"])
+Password = Annotated[
+    str,
+    Field(
+        min_length=10,
+        max_length=1_000,
+        repr=False,
+        description="At least 10 characters: a sentence is good.",
+        examples=["correct horse battery"],
+    ),
+]
 
 
 class NewUser(Record):
     """Somebody to let in."""
 
-    name: str = Field(min_length=1, max_length=64)
-    role: Role
-    password: str = Field(min_length=10, max_length=1_000, repr=False)
+    name: str = Field(
+        min_length=1,
+        max_length=64,
+        description="Letters, digits, dots, dashes, underscores, @; a letter or digit first.",
+        examples=["ada"],
+    )
+    role: Role = ForPeople
+    password: Password
 
 
 class UserChange(Record):
     """Another role, or shut out."""
 
-    role: Role
-    disabled: StrictBool = False
+    role: Role = ForPeople
+    disabled: StrictBool = Field(default=False, description="Whether they are shut out.", examples=[True])
 
 
 class NewPassword(Record):
     """Another password."""
 
-    password: str = Field(min_length=10, max_length=1_000, repr=False)
+    password: Password
 
 
 class OwnPassword(NewPassword):
-    """Another password of one's own; `old` is the one of today."""
+    """Another password of one's own."""
 
-    old: str = Field(min_length=1, max_length=1_000, repr=False)
+    old: str = Field(
+        min_length=1,
+        max_length=1_000,
+        repr=False,
+        description="The password of today.",
+        examples=["wrong horse battery"],
+    )
 
 
 class NewToken(Record):
     """A token of your own for a program; an admin may make one for others."""
 
-    label: str = Field(default="", max_length=200)
-    days: StrictInt = Field(default=90, ge=1, le=366)
-    user: str | None = Field(default=None, min_length=1, max_length=64)
-    read_only: StrictBool = False
-    """Whether it may only read."""
+    label: str = Field(
+        default="", max_length=200, description="What it is for, for people.", examples=["nightly run"]
+    )
+    days: StrictInt = Field(default=90, ge=1, le=366, description="How long it works.", examples=[30])
+    user: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=64,
+        description="As whom it acts; somebody else than you if you are an admin.",
+        examples=["ci"],
+    )
+    read_only: StrictBool = Field(
+        default=False, description="Whether it may look and change nothing.", examples=[True]
+    )
 
 
 class MadeToken(Record):
@@ -87,23 +125,33 @@ class MadeToken(Record):
     secret: str
 
 
-class People(Record):
-    """Everybody who may sign in."""
+class People(Page):
+    """Everybody who may sign in, by name."""
 
     users: tuple[User, ...]
 
 
-class Tokens(Record):
-    """Tokens without their secrets."""
+class Tokens(Page):
+    """Tokens without their secrets, the newest first."""
 
     tokens: tuple[Token, ...]
 
 
-class Audit(Record):
+class AuditEntry(Record):
+    """One change: who made it, when, of what. `what` is a word such as `token.create`."""
+
+    number: int
+    at: TimeText
+    who: str
+    what: str
+    subject: str
+    detail: dict[str, JsonValue]
+
+
+class Audit(Page):
     """The newest changes first."""
 
-    lines: tuple[AuditLine, ...]
-    skip: int
+    lines: tuple[AuditEntry, ...]
 
 
 @router.get("/me")
@@ -120,9 +168,12 @@ def change_own_password(request: Request, user: SessionViewer, parts: Server, wa
 
 
 @router.get("/users")
-def list_users(user: Admin, parts: Server) -> People:
+def list_users(user: Admin, parts: Server, limit: Limit = 100, skip: Skip = 0) -> People:
     """Everybody."""
-    return People(users=tuple(parts.accounts.list_users()))
+    found = parts.accounts.list_users()
+    shown = tuple(found[skip : skip + limit])
+    following = find_next(skip, shown=len(shown), total=len(found))
+    return People(users=shown, total=len(found), skip=skip, next=following)
 
 
 @router.post("/users", status_code=201)
@@ -145,42 +196,67 @@ def set_password(user: SessionAdmin, parts: Server, name: UserName, wanted: NewP
 
 
 @router.get("/tokens")
-def list_tokens(user: Viewer, parts: Server) -> Tokens:
+def list_tokens(user: Viewer, parts: Server, limit: Limit = 100, skip: Skip = 0) -> Tokens:
     """Your tokens; an admin sees everybody's."""
-    return Tokens(tokens=tuple(parts.credentials.list_tokens(user=None if user.may("admin") else user.name)))
+    found = parts.credentials.list_tokens(user=None if user.may("admin") else user.name)
+    shown = tuple(found[skip : skip + limit])
+    following = find_next(skip, shown=len(shown), total=len(found))
+    return Tokens(tokens=shown, total=len(found), skip=skip, next=following)
 
 
 @router.post("/tokens", status_code=201)
-def make_token(user: SessionViewer, parts: Server, new: NewToken) -> MadeToken:
-    """Make a token, in a session. Its secret is in this answer and nowhere else."""
+def make_token(user: SessionViewer, parts: Server, new: NewToken, repeat_key: RepeatKey = None) -> MadeToken:
+    """Make a token, in a session. Its secret is in this answer and nowhere else.
+
+    Sent again with its key, the answer is the same token with a new secret: the one before works no more.
+    """
     owner = new.user or user.name
     if owner != user.name and not user.may("admin"):
         raise UsageError("a token for somebody else is an admin's to make")
-    token, secret = parts.credentials.make_token(
-        owner, label=new.label, days=new.days, by=user.name, read_only=new.read_only
+
+    def make() -> MadeToken:
+        token, secret = parts.credentials.make_token(
+            owner, label=new.label, days=new.days, by=user.name, read_only=new.read_only
+        )
+        return MadeToken(token=token, secret=secret)
+
+    def renew(kept: MadeToken) -> MadeToken:
+        secret = parts.credentials.renew_token(kept.token.id, by=user.name)
+        return kept.model_copy(update={"secret": secret})
+
+    return parts.repeats.once(
+        AskedChange(user.name, repeat_key, f"token {owner} {new.model_dump_json()}"),
+        make,
+        kind=MadeToken,
+        conceal=lambda made: made.model_copy(update={"secret": ""}),
+        renew=renew,
     )
-    return MadeToken(token=token, secret=secret)
 
 
 @router.delete("/tokens/{token}", status_code=204)
 def revoke_token(
-    user: Viewer, parts: Server, token: Annotated[str, Path(min_length=1, max_length=64)]
+    user: Viewer,
+    parts: Server,
+    token: Annotated[
+        str, Path(min_length=1, max_length=64, description="Id of the token.", examples=["0123456789ab"])
+    ],
 ) -> None:
     """The token no longer works."""
     parts.credentials.revoke_token(token, by=user)
 
 
 @router.get("/audit")
-def list_audit(
-    user: Admin,
-    parts: Server,
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
-    skip: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
-) -> Audit:
+def list_audit(user: Admin, parts: Server, limit: Limit = 100, skip: Skip = 0) -> Audit:
     """Every change: who, what, when. Who judges is not told which arms were promoted."""
     with parts.jobs.database.read() as view:
-        found = read_audit(view, limit=limit, skip=skip)
-    return Audit(lines=tuple(without_arms(found, user, parts)), skip=skip)
+        found, total = read_audit(view, limit=limit, skip=skip), count_audit(view)
+    lines = tuple(_tell_change(line) for line in without_arms(found, user, parts))
+    return Audit(lines=lines, total=total, skip=skip, next=find_next(skip, shown=len(lines), total=total))
+
+
+def _tell_change(line: AuditLine) -> AuditEntry:
+    facts = line.model_dump(exclude={"at_ms", "detail"})
+    return AuditEntry(at=format_time(line.at_ms), detail=json.loads(line.detail or "{}"), **facts)
 
 
 # Pages: users and tokens. What was done leads back to the page: a reload does it no second time.

@@ -15,19 +15,22 @@ from tipbench.admin.access import (
     PageSeeingAdmin,
     PageSeeingViewer,
     SeeingAdmin,
+    SeeingViewer,
     Server,
 )
 from tipbench.admin.bench import read_view
 from tipbench.admin.cache import answer_record
 from tipbench.admin.deps import Parts
 from tipbench.admin.failures import MARKED, REFUSALS
+from tipbench.admin.paging import Limit, Page, Skip, find_next
 from tipbench.admin.panel import address, go, render
+from tipbench.admin.repeats import AskedChange, RepeatKey
 from tipbench.admin.users import User
 from tipbench.bench.champions import read_chain
 from tipbench.champion import ChampionFile, open_champion_on
 from tipbench.errors import NoChampion, TipbenchError, TrackingUnavailable, UsageError
 from tipbench.promotion.gate import GateQuestion
-from tipbench.promotion.history import PromotionLine, list_promotions
+from tipbench.promotion.history import PromotionLine, PromotionView, list_promotions
 from tipbench.promotion.promote import ChampionReport, Outcome, describe
 from tipbench.promotion.rules import GatePreview, GateReport
 from tipbench.promotion.succession import read_in_force
@@ -36,38 +39,73 @@ from tipbench.records import Record
 router = APIRouter(prefix="/api/bench", tags=["promotion"], responses=REFUSALS)
 
 PACK = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-PackName = Annotated[str, Query(min_length=1, max_length=100, pattern=PACK)]
-PackInPath = Annotated[str, PathParameter(min_length=1, max_length=100, pattern=PACK)]
+PackName = Annotated[
+    str, Query(min_length=1, max_length=100, pattern=PACK, description="Name of the pack.", examples=["tip"])
+]
+PackInPath = Annotated[
+    str,
+    PathParameter(
+        min_length=1, max_length=100, pattern=PACK, description="Name of the pack.", examples=["tip"]
+    ),
+]
 Arm = Annotated[str, Field(min_length=1, max_length=600)]
 
 
 class GateRequest(Record):
     """Which arm, if not the best; `plan_only` fixes the plan and looks at nothing."""
 
-    challenger: Arm | None = None
-    plan_only: StrictBool = False
+    challenger: Arm | None = Field(
+        default=None, description="The arm to ask for; without it the best one.", examples=["smollm2+v2"]
+    )
+    plan_only: StrictBool = Field(
+        default=False, description="Fix the planned looks, and take none.", examples=[True]
+    )
 
 
 class PromotionOrder(Record):
     """Ask the gate (`how` gate), or decide as a person with a reason: the first champion, or by force."""
 
-    how: Literal["gate", "initial", "force"] = "gate"
-    arm: Arm | None = None
-    reason: str = Field(default="", max_length=2_000)
+    how: Literal["gate", "initial", "force"] = Field(
+        default="gate",
+        description="`gate`: if it lets the arm pass; `initial`: the first champion of a pack; `force`: "
+        "whatever the gate says.",
+        examples=["gate"],
+    )
+    arm: Arm | None = Field(
+        default=None,
+        description="Who becomes champion. Needed for `initial` and `force`; without it the gate takes the "
+        "best.",
+        examples=["smollm2+v2"],
+    )
+    reason: str = Field(
+        default="",
+        max_length=2_000,
+        description="Why; needed for `initial` and `force`. It stays in the history.",
+        examples=["the first one"],
+    )
 
 
 class Rollback(Record):
     """Back to the champion before."""
 
-    pack: str = Field(default="tip", min_length=1, max_length=100, pattern=PACK)
-    reason: str = Field(default="", max_length=2_000)
+    pack: str = Field(
+        default="tip",
+        min_length=1,
+        max_length=100,
+        pattern=PACK,
+        description="Whose champion.",
+        examples=["tip"],
+    )
+    reason: str = Field(
+        default="", max_length=2_000, description="Why. It stays in the history.", examples=["complaints"]
+    )
 
 
-class HistoryView(Record):
-    """Every promotion of a pack, the newest first."""
+class HistoryView(Page):
+    """Promotions of a pack, the newest first."""
 
     pack: str
-    promotions: tuple[PromotionLine, ...]
+    promotions: tuple[PromotionView, ...]
 
 
 @router.post("/gate/{experiment:name}")
@@ -78,19 +116,41 @@ def ask_gate(
     return ask(parts, user, experiment, question)
 
 
+@router.get("/gate/{experiment:name}", response_model=GatePreview, responses=MARKED)
+def read_gate(request: Request, user: SeeingViewer, parts: Server, experiment: ExperimentName) -> Response:
+    """Where the gate stands today, without asking it: no look is planned or spent, and nothing is decided."""
+    # It names the champion, which belongs to every experiment of the pack.
+    parts.sittings.check_holds_nothing(user)
+    view = read_view(parts.mlflow, experiment)
+    preview = parts.mlflow.open().gate.preview(view.bench) if view.evidence.cells else GatePreview()
+    return answer_record(request, preview)
+
+
 @router.post("/promote/{experiment:name}")
-def promote(user: SeeingAdmin, parts: Server, experiment: ExperimentName, wanted: PromotionOrder) -> Outcome:
+def promote(
+    user: SeeingAdmin,
+    parts: Server,
+    experiment: ExperimentName,
+    wanted: PromotionOrder,
+    repeat_key: RepeatKey = None,
+) -> Outcome:
     """Make the arm champion that the gate lets pass; or decide as a person, with a reason."""
-    return decide(parts, user, experiment, wanted)
+    asked = AskedChange(user.name, repeat_key, f"promote {experiment} {wanted.model_dump_json()}")
+    return parts.repeats.once(asked, lambda: decide(parts, user, experiment, wanted), kind=Outcome)
 
 
 @router.post("/rollback")
-def roll_back(user: Admin, parts: Server, wanted: Rollback) -> Outcome:
+def roll_back(user: Admin, parts: Server, wanted: Rollback, repeat_key: RepeatKey = None) -> Outcome:
     """Back to the champion before this one."""
-    with parts.mlflow.writing() as opened:
-        outcome = opened.promoting(user.name).roll_back(wanted.pack, reason=wanted.reason.strip())
-    tell(parts, user, "rollback", outcome)
-    return outcome
+
+    def go_back() -> Outcome:
+        with parts.mlflow.writing() as opened:
+            outcome = opened.promoting(user.name).roll_back(wanted.pack, reason=wanted.reason.strip())
+        tell(parts, user, "rollback", outcome)
+        return outcome
+
+    asked = AskedChange(user.name, repeat_key, f"rollback {wanted.model_dump_json()}")
+    return parts.repeats.once(asked, go_back, kind=Outcome)
 
 
 @router.get("/champion", response_model=ChampionReport, responses=MARKED)
@@ -109,9 +169,14 @@ def read_champion_file(request: Request, user: FreeViewer, parts: Server, pack: 
 
 
 @router.get("/history")
-def read_history(user: FreeViewer, parts: Server, pack: PackName = "tip") -> HistoryView:
-    """Every promotion and rollback."""
-    return list_history(parts, pack)
+def read_history(
+    user: FreeViewer, parts: Server, pack: PackName = "tip", limit: Limit = 100, skip: Skip = 0
+) -> HistoryView:
+    """Promotions and rollbacks, the newest first."""
+    found = list_history(parts, pack)
+    shown = tuple(line.view() for line in found[skip : skip + limit])
+    following = find_next(skip, shown=len(shown), total=len(found))
+    return HistoryView(pack=pack, promotions=shown, total=len(found), skip=skip, next=following)
 
 
 def ask(parts: Parts, user: User, experiment: str, question: GateRequest) -> GateReport:
@@ -147,10 +212,9 @@ def decide(parts: Parts, user: User, experiment: str, wanted: PromotionOrder) ->
     return outcome
 
 
-def list_history(parts: Parts, pack: str) -> HistoryView:
+def list_history(parts: Parts, pack: str) -> tuple[PromotionLine, ...]:
     """The chain, the newest first."""
-    chain = read_chain(parts.mlflow.open().tracking, pack)
-    return HistoryView(pack=pack, promotions=tuple(reversed(list_promotions(chain))))
+    return list_promotions(read_chain(parts.mlflow.open().tracking, pack))[::-1]
 
 
 def tell(parts: Parts, user: User, what: str, outcome: Outcome) -> None:
@@ -255,7 +319,7 @@ def _promotions_page(
     view = read_view(parts.mlflow, experiment)
     pack = view.bench.pack.name if view.evidence.cells else "tip"
     preview = parts.mlflow.open().gate.preview(view.bench) if view.evidence.cells else GatePreview()
-    history = list_history(parts, pack).promotions
+    history = list_history(parts, pack)
     return render(
         request,
         "promotions.html",

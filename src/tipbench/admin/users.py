@@ -11,11 +11,12 @@ from typing import Literal
 
 from argon2 import PasswordHasher
 from argon2.exceptions import VerificationError
+from pydantic import Field
 
 from tipbench.clock import Stamps
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.jobs.records import Database, NotThere
-from tipbench.records import Record
+from tipbench.records import Moment, Record
 
 # The audit: every change, who made it and when. Written within the change itself where there is one.
 
@@ -73,7 +74,7 @@ class User(Record):
 
     name: str
     role: Role
-    created_ms: int
+    created_ms: Moment = Field(serialization_alias="created_at")
     disabled: bool = False
 
     def may(self, role: Role) -> bool:
@@ -233,6 +234,10 @@ class ReadOnlyToken(TipbenchError):
     """A token that may only read is to change something."""
 
 
+class TokenGone(UsageError):
+    """A token does not work any more."""
+
+
 class TooManyTokens(UsageError):
     """A user has as many tokens as anybody may have."""
 
@@ -251,9 +256,9 @@ class Token(Record):
     id: str
     user: str
     label: str
-    created_ms: int
-    expires_ms: int
-    revoked_ms: int | None = None
+    created_ms: Moment = Field(serialization_alias="created_at")
+    expires_ms: Moment = Field(serialization_alias="expires_at")
+    revoked_ms: Moment | None = Field(default=None, serialization_alias="revoked_at")
     read_only: bool = False
 
 
@@ -389,6 +394,23 @@ class Credentials:
             detail = {"label": label, "days": days, "user": user, "read_only": read_only}
             note(change, at_ms=now, who=by, what="token.create", subject=token.id, detail=detail)
         return token, secret
+
+    def renew_token(self, token_id: str, *, by: str) -> str:
+        """Another secret for a token; the one before does not work from now on.
+
+        Raises:
+            TokenGone: it was revoked, or has ended.
+        """
+        now, secret = self.stamps.now_ms(), "tb_" + secrets.token_urlsafe(32)
+        with self.database.change() as change:
+            renewed = change.execute(
+                "UPDATE tokens SET hash = ? WHERE id = ? AND expires_ms > ? AND revoked_ms IS NULL",
+                (_hash(secret), token_id, now),
+            )
+            if not renewed.rowcount:
+                raise TokenGone(f"the token {token_id!r} does not work any more", hint="Use a new key.")
+            note(change, at_ms=now, who=by, what="token.renew", subject=token_id)
+        return secret
 
     def list_tokens(self, *, user: str | None = None) -> list[Token]:
         """The newest first; of one user, or all."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator
 
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.jobs.records import Step
@@ -22,6 +22,15 @@ def _check_argument(value: str) -> str:
     return value
 
 
+def _join_names(value: object) -> object:
+    if not isinstance(value, list | tuple):
+        return value
+    names = cast("list[object] | tuple[object, ...]", value)
+    if not names or not all(isinstance(name, str) and name.strip() and "," not in name for name in names):
+        raise ValueError("must be names, each without a comma")
+    return ",".join(map(str, names))
+
+
 def _check_models(value: str) -> str:
     for name in (each.strip() for each in value.split(",")):
         if name.startswith(("/", ".", "~")) or name.lower().endswith(".gguf"):
@@ -31,8 +40,31 @@ def _check_models(value: str) -> str:
 
 Name = Annotated[str, Field(min_length=1, max_length=250), AfterValidator(_check_argument)]
 Experiment = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_check_argument)]
-Names = Annotated[str, Field(min_length=1, max_length=4_000), AfterValidator(_check_argument)]
-"""A list with commas."""
+Names = Annotated[
+    str,
+    Field(min_length=1, max_length=4_000),
+    BeforeValidator(_join_names),
+    AfterValidator(_check_argument),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {
+                    "type": "array",
+                    "items": {"type": "string", "pattern": r"^[^,]*[^,\s][^,]*$"},
+                    "minItems": 1,
+                },
+                {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": 4_000,
+                    "description": "The same with commas.",
+                },
+            ]
+        },
+        mode="validation",
+    ),
+]
+"""A list of names; kept as one text with commas, which is taken as well."""
 ModelName = Annotated[Name, AfterValidator(_check_models)]
 AUTO_JUDGE = ("judge", "--auto")
 AGENT_KIND = LAZY_KINDS[0]
@@ -45,11 +77,19 @@ class RunOrder(RunSettings, Record, strict=True):
     `ollama_url` and `mlflow_url` are chosen among those that the server was configured with.
     """
 
+    models: Names = run_field(
+        "models",
+        description="Models by their names in `tipbench models`",
+        examples=[["qwen2.5:0.5b", "smollm2"]],
+    )
+    prompts: Names = run_field(
+        "prompts", description="Prompt versions of the pack", examples=[["v1", "v2-mentor"]]
+    )
     ollama_url: str | None = run_field("ollama_url", default=None)
     mlflow_url: str | None = run_field("mlflow_url")
     skip_missing: bool = run_field("skip_missing")
 
-    _check_arguments = field_validator("models", "prompts", "scenarios", "experiment")(_check_argument)
+    _check_arguments = field_validator("scenarios", "experiment")(_check_argument)
     _check_models = field_validator("models")(_check_models)
 
     def over(self, settings: Settings) -> Settings:
@@ -63,7 +103,9 @@ class JudgeOrder(Record):
     What either of them is, no request says.
     """
 
-    tier: Literal["auto", "lazy"] = "auto"
+    tier: Literal["auto", "lazy"] = Field(
+        default="auto", description="The automatic judge, or the coding agent.", examples=["lazy"]
+    )
 
 
 class ImproveOrder(Record, strict=True):
@@ -73,14 +115,26 @@ class ImproveOrder(Record, strict=True):
     `prompt`, `n_tips`, `temperature` and `seed` are for a pack without a champion: a champion brings its own.
     """
 
-    experiment: Experiment = "tip-bench-improve"
-    proposer: ModelName
-    versions: int = Field(default=2, ge=1, le=8)
-    rounds: int = Field(default=1, ge=1, le=20)
-    train_on: Literal["lazy", "auto"] = "lazy"
-    model: ModelName | None = None
-    prompt: Name | None = None
-    scenarios: Name | None = None
+    experiment: Experiment = Field(
+        default="tip-bench-improve", description="MLflow experiment", examples=["tip-bench-improve"]
+    )
+    proposer: ModelName = Field(description="The model that writes new versions", examples=["qwen2.5:1.5b"])
+    versions: int = Field(default=2, ge=1, le=8, description="New versions of it in each round", examples=[3])
+    rounds: int = Field(default=1, ge=1, le=20, description="How many rounds", examples=[2])
+    train_on: Literal["lazy", "auto"] = Field(
+        default="lazy",
+        description="Whose verdicts choose among versions; the gate asks the lazy tier whatever this is",
+        examples=["auto"],
+    )
+    model: ModelName | None = Field(
+        default=None, description="Whom to ask when there is no champion", examples=["smollm2"]
+    )
+    prompt: Name | None = Field(
+        default=None, description="What to improve when there is no champion", examples=["v1"]
+    )
+    scenarios: Name | None = Field(
+        default=None, description="The set to train on, less its held-out", examples=["wide"]
+    )
     n_scenarios: int = run_field("n_scenarios")
     n_tips: int | None = run_field("n_tips", default=None)
     temperature: float | None = run_field("temperature", default=None)
@@ -90,12 +144,25 @@ class ImproveOrder(Record, strict=True):
 class SimulateOrder(Record, strict=True):
     """The configuration of a simulation: the keys, defaults and limits of `tipbench policies simulate`."""
 
-    policies: Names = "egreedy-v1,egreedy-v2,linucb,random"
-    users: int = Field(default=40, ge=8, le=100_000)
-    rounds: int = Field(default=300, ge=10, le=100_000)
-    profile_effect: float = Field(default=0.0, ge=0, le=10, allow_inf_nan=False)
+    policies: Names = Field(
+        default="egreedy-v1,egreedy-v2,linucb,random",
+        description="Policies to compare",
+        examples=[["linucb", "random"]],
+    )
+    users: int = Field(default=40, ge=8, le=100_000, description="Simulated users", examples=[40])
+    rounds: int = Field(default=300, ge=10, le=100_000, description="Rounds", examples=[300])
+    profile_effect: float = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        allow_inf_nan=False,
+        description="How much a user's profile decides which kind of tip works",
+        examples=[0.5],
+    )
     seed: int = run_field("seed")
-    experiment: Experiment = "tipbench-policies"
+    experiment: Experiment = Field(
+        default="tipbench-policies", description="MLflow experiment", examples=["tipbench-policies"]
+    )
 
 
 def check_judge(order: RunOrder, settings: Settings) -> None:

@@ -153,10 +153,12 @@ class JobStore:
             ).fetchall()
         return [_to_job(row) for row in rows]
 
-    def count_jobs(self) -> int:
-        """How many there are."""
+    def count_jobs(self, *, states: Sequence[State] = ()) -> int:
+        """How many there are, whatever their state or in these."""
+        marks = ",".join("?" * len(states))
+        where = f"WHERE state IN ({marks})" if states else ""
         with self.database.read() as view:
-            return view.execute("SELECT COUNT(*) FROM jobs").fetchone()[0]
+            return view.execute(f"SELECT COUNT(*) FROM jobs {where}", tuple(states)).fetchone()[0]  # noqa: S608
 
     def request_of(self, job_id: str) -> str:
         """The order it was made of, as JSON behind the word for its kind; empty where it was made of none."""

@@ -278,7 +278,7 @@ def split_sections(
     """
     items = len(_find_marks(blocks, known))
     if not items:
-        known, items = frozenset(), count_items(blocks)
+        known, items = set[Hashable](), count_items(blocks)
     for sections in count(count_sittings(items, room=room)) if items else ():
         found = _split_evenly(blocks, sections, known)
         if _fit(found, room, known):

@@ -86,14 +86,23 @@ class Sheet(Record):
 class GivenAnswer(Record):
     """What the judge says of one item."""
 
-    item: str = Field(min_length=1, max_length=100, description="Id of the item, as it was handed out.")
-    scores: dict[str, StrictInt] = Field(max_length=50, description="A whole number for every scale.")
+    item: str = Field(
+        min_length=1, max_length=100, description="Id of the item, as it was handed out.", examples=["k3f9w2"]
+    )
+    scores: dict[str, StrictInt] = Field(
+        max_length=50,
+        description="A whole number for every scale.",
+        examples=[{"relevance": 4, "actionability": 3, "tone": 5}],
+    )
     flags: dict[str, StrictBool] = Field(
         default_factory=dict[str, bool],
         max_length=50,
         description="Only flags that the rubric decides otherwise than they were computed.",
+        examples=[{"overlong": True}],
     )
-    reason: str = Field(default="", max_length=4_000, description="Why, in a sentence.")
+    reason: str = Field(
+        default="", max_length=4_000, description="Why, in a sentence.", examples=["names one of the tasks"]
+    )
 
 
 class StoredAnswers(Record):

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
+from pydantic import Field
+
 from tipbench.bench.bench import Bench
 from tipbench.bench.damage import UNREADABLE
 from tipbench.bench.evidence import Evidence
@@ -26,7 +28,7 @@ from tipbench.judging.draw import (
     read_checked,
     score_pair,
 )
-from tipbench.records import Record
+from tipbench.records import MaybeMoment, Record, TimeText
 from tipbench.stats import JudgeNoise, agreement, delta, krippendorff_alpha
 from tipbench.tracking.runs import Run
 
@@ -50,7 +52,7 @@ class SittingLine(Record):
     blocks_counted: int
     submissions: int
     drawn: str
-    expires: str
+    expires: TimeText
     drift: StoredDrift | None = None
     decision: Decision | None = None
     late: int = 0
@@ -147,7 +149,7 @@ class JudgeStatusLine(Record):
     judged_by: str
     state: str
     items: int
-    expires: str
+    expires: TimeText
 
 
 class JudgeStatus(Record):
@@ -332,7 +334,7 @@ class JudgeSitting(Record):
     """A sitting of one experiment. `mark` says what a person should know about it."""
 
     experiment: str
-    closed_ms: int
+    closed_ms: MaybeMoment = Field(serialization_alias="closed_at")
     mark: str
     line: SittingLine
 

@@ -38,17 +38,33 @@ MARK_LENGTH = 8
 
 NextCount = Annotated[
     int | None,
-    Field(ge=1, le=1_000, description="About so many items, in whole blocks: those that decide the winner."),
+    Field(
+        ge=1,
+        le=1_000,
+        description="About so many items, in whole blocks: those that decide the winner.",
+        examples=[15],
+    ),
 ]
 Order = Annotated[
     Literal["decisive", "random"] | None, Field(description="With next: what decides (default), or random.")
 ]
 Percent = Annotated[
     float | None,
-    Field(gt=0, le=100, description="A second opinion on so many percent of what others judged."),
+    Field(
+        gt=0,
+        le=100,
+        description="A second opinion on so many percent of what others judged.",
+        examples=[10],
+    ),
 ]
 SpotCount = Annotated[
-    int | None, Field(ge=1, le=1_000, description="So many automatic verdicts, to check how good they are.")
+    int | None,
+    Field(
+        ge=1,
+        le=1_000,
+        description="So many automatic verdicts, to check how good they are.",
+        examples=[10],
+    ),
 ]
 
 
@@ -307,7 +323,12 @@ GivenAnswers = Annotated[
 class Verdicts(Record):
     """Verdicts, as many as there are; a later one on the same item replaces the earlier."""
 
-    verdicts: tuple[GivenAnswer, ...] = Field(min_length=1, max_length=500)
+    verdicts: tuple[GivenAnswer, ...] = Field(
+        min_length=1,
+        max_length=500,
+        description="What you say of items of this sitting.",
+        examples=[[{"item": "k3f9w2", "scores": {"relevance": 4, "actionability": 3, "tone": 5}}]],
+    )
 
 
 def read_given(given: Sequence[object]) -> list[ReasonedAnswer]:

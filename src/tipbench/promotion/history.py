@@ -14,15 +14,14 @@ from tipbench.clock import format_time
 from tipbench.errors import NewerSchema, TipbenchError, TrackingError, TrackingUnavailable
 from tipbench.pack import parse_pack
 from tipbench.promotion.gate import read_champions
-from tipbench.records import Record, Rubric
+from tipbench.records import Record, Rubric, TimeText
 from tipbench.tracking import Experiment, Run, Tracking
 
 
-class PromotionLine(Record):
+class PromotionView(Record):
     """A promotion or a rollback that came into force."""
 
-    at: str
-    at_ms: int
+    at: TimeText
     how: str
     arm: str
     version: int | None
@@ -34,6 +33,16 @@ class PromotionLine(Record):
     in_force: bool
     doubtful: tuple[str, ...]
     run: str
+
+
+class PromotionLine(PromotionView):
+    """The same with its time in milliseconds, for pictures."""
+
+    at_ms: int
+
+    def view(self) -> PromotionView:
+        """As the API tells it."""
+        return PromotionView.model_validate(self.model_dump(exclude={"at_ms"}))
 
 
 class LookLine(Record):

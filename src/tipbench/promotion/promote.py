@@ -21,7 +21,7 @@ from tipbench.errors import NoChampion, UsageError
 from tipbench.promotion.gate import Gate, GateQuestion, make_arm
 from tipbench.promotion.rules import GateReport, name_in
 from tipbench.promotion.succession import InForce, promotion_lost, settle, succeed
-from tipbench.records import Options, Record
+from tipbench.records import Options, Record, TimeText
 
 
 class ChampionReport(Record):
@@ -42,7 +42,7 @@ class ChampionReport(Record):
     diversity_request: str
     options: Options
     how: str
-    since: str
+    since: TimeText
     by: str
     reason: str
     experiment: str
