@@ -31,11 +31,12 @@ def check_rows(folder: Path, judged: int) -> str:
         rows = list(csv.DictReader(file))
     cells = {row["run"] for row in rows}
     lines = (folder / "rows.jsonl").read_text(encoding="utf-8").count("\n")
+    scored = sum(any(value for name, value in row.items() if name.startswith("score.")) for row in rows)
     # Nobody judged twice: a candidate is a row, with its verdict or without.
-    right = len(rows) == lines == TIPS * len(cells) and sum(bool(row["sitting"]) for row in rows) == judged
+    right = len(rows) == lines == TIPS * len(cells) and scored == judged
     size = (folder / "rows.csv").stat().st_size / 1e6
     return (
-        f"{len(cells):,} cells, {len(rows):,} rows, {judged:,} of them with a verdict, csv {size:.1f} MB; "
+        f"{len(cells):,} cells, {len(rows):,} rows, {scored:,} of them with a verdict, csv {size:.1f} MB; "
         f"candidates × verdicts: {right}"
     )
 

@@ -279,6 +279,15 @@ def test_cancel_ends_the_run_in_airflow_first(follow: Follow) -> None:
     assert follow.now(job).state == "cancelled"
 
 
+def test_a_run_that_waits_for_an_approval_waits_for_no_judge(follow: Follow) -> None:
+    job = follow.add()
+    follow.now(job)
+    follow.script.runs[job.id]["state"] = "running"
+    follow.script.add_task("wait_judged", "success")
+    follow.script.add_task("approve", "deferred")
+    assert follow.now(job).state == "running"
+
+
 def test_a_job_that_was_cancelled_before_it_began_is_never_started(follow: Follow) -> None:
     job = follow.add()
     follow.store.cancel(job.id)

@@ -153,8 +153,9 @@ def _to_state(run_state: str, tasks: Sequence[TaskInstance]) -> State:
     """A run that only waits for judging is waiting; what has ended is finished by its own call."""
     if run_state == "queued":
         return "queued"
-    states = {task.state for task in tasks}
-    return "waiting" if "deferred" in states and not states & AT_WORK else "running"
+    # Before Airflow 3.3 an approval is deferred, too: nobody judges then.
+    waits = any(task.task_id == WAIT and task.state == "deferred" for task in tasks)
+    return "waiting" if waits and not {task.state for task in tasks} & AT_WORK else "running"
 
 
 def _count_behind(job: Job, state: State, tasks: Sequence[TaskInstance], *, succeeded: bool) -> int:
