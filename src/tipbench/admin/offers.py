@@ -1,6 +1,8 @@
 """What a run can choose on this machine, and what an order would make: for the form of a run."""
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,6 +30,8 @@ from tipbench.settings import Settings, split_list
 
 MODELS_KEY = ("", "models")
 """Where the list of models is kept for a moment; no experiment is called so."""
+LIMIT_SECONDS = 20.0
+"""How long the engines may take to list their models."""
 Values = dict[str, str | bool]
 
 
@@ -138,6 +142,26 @@ def read_offers(parts: Parts, *, max_model_b: float | None = None) -> Offers:
 
 
 def _find_models(settings: Settings) -> FoundModels:
+    """What the engines have; of one that hangs nobody waits for ever."""
+    answer: Future[FoundModels] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(_ask_engines(settings))
+        except TipbenchError as error:
+            answer.set_result(FoundModels(models=(), silent=(error.message,)))
+        except Exception as error:  # noqa: BLE001 - whoever waits for the answer is told
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="offers", daemon=True).start()
+    try:
+        return answer.result(timeout=LIMIT_SECONDS)
+    except TimeoutError:
+        told = f"An engine did not answer within {LIMIT_SECONDS:g} s: its models are not listed."
+        return FoundModels(models=(), silent=(told,))
+
+
+def _ask_engines(settings: Settings) -> FoundModels:
     silent: list[str] = []
     with open_engines(_no_server(settings), report=_say_nothing) as engines:
         models = engines.list_models(pass_over=lambda error: silent.append(error.message))
