@@ -9,15 +9,13 @@ from tipbench.admin.access import FreeViewer, Server
 from tipbench.admin.cache import answer_record
 from tipbench.admin.deps import Parts
 from tipbench.admin.failures import MARKED
+from tipbench.admin.offers import OfferedModel, read_offers
 from tipbench.admin.paging import Limit, Page, Skip, find_next
-from tipbench.engines import Admission, open_engines
-from tipbench.errors import ModelRefused
 from tipbench.grid import open_pack
 from tipbench.inert import make_inert
 from tipbench.jobs.records import NotThere
 from tipbench.pack import builtin_pack
-from tipbench.records import Model, Pack, Record
-from tipbench.settings import Settings
+from tipbench.records import Pack, Record
 
 # Whoever holds items sees none of it: the text of a prompt tells which tips are of it.
 router = APIRouter(prefix="/api/bench", tags=["choices"], responses=MARKED)
@@ -37,7 +35,7 @@ OfPack = Annotated[
 
 
 class ModelLine(Record):
-    """A model that an engine here offers; `refusal` says why a run with it would be refused."""
+    """A model that an engine here offers; `refusal` says why it cannot run here now."""
 
     name: str
     engine: str
@@ -53,13 +51,6 @@ class ModelLine(Record):
 
 class ModelPage(Page):
     """Models of every engine; `silent` says which engines could not be asked."""
-
-    models: tuple[ModelLine, ...]
-    silent: tuple[str, ...]
-
-
-class FoundModels(Record):
-    """The same, of all models."""
 
     models: tuple[ModelLine, ...]
     silent: tuple[str, ...]
@@ -134,15 +125,12 @@ class PromptPage(Page):
 def list_models(
     request: Request, user: FreeViewer, parts: Server, limit: Limit = 100, skip: Skip = 0
 ) -> Response:
-    """Models of every engine, with size, and whether a run would admit them. Loads and starts nothing."""
-    kept = parts.boards.get(
-        ("", "offered models"), lambda: find_models(parts.settings).model_dump_json().encode()
-    )
-    found = FoundModels.model_validate_json(kept.body)
-    shown, total = found.models[skip : skip + limit], len(found.models)
+    """Models of every engine, with size, and whether they can run here. Loads and starts nothing."""
+    offers = read_offers(parts)
+    shown, total = tuple(map(_describe, offers.models[skip : skip + limit])), len(offers.models)
     page = ModelPage(
         models=shown,
-        silent=found.silent,
+        silent=tuple(map(make_inert, offers.silent)),
         total=total,
         skip=skip,
         next=find_next(skip, shown=len(shown), total=total),
@@ -150,25 +138,10 @@ def list_models(
     return answer_record(request, page)
 
 
-def find_models(settings: Settings) -> FoundModels:
-    """Every model, under the server's own limit of size."""
-    silent: list[str] = []
-    admission = Admission(settings.max_model_b, raw=settings.raw)
-    # A server of our own is started by jobs only.
-    asked = settings.model_copy(update={"ollama_serve": False})
-    with open_engines(asked, report=lambda _: None) as engines:
-        models = engines.list_models(pass_over=lambda error: silent.append(make_inert(error.message)))
-    return FoundModels(models=tuple(_describe(each, admission) for each in models), silent=tuple(silent))
-
-
-def _describe(model: Model, admission: Admission) -> ModelLine:
-    refusal = ""
-    try:
-        admission.check(model)
-    except ModelRefused as error:
-        refusal = make_inert(error.message)
+def _describe(offered: OfferedModel) -> ModelLine:
+    model = offered.model
     facts = model.model_dump(include={"name", "engine", "parameters", "size_bytes", "pinned", "local"})
-    return ModelLine(admitted=not refusal, refusal=refusal, **facts)
+    return ModelLine(admitted=not offered.refusal, refusal=make_inert(offered.refusal), **facts)
 
 
 @router.get("/packs", response_model=PackPage)
