@@ -75,13 +75,18 @@ def describe_experiment(mlflow: MlflowConnection, experiment: Experiment) -> Exp
     )
 
 
-def list_page(parts: Parts, user: User, *, contains: str, limit: int, skip: int) -> ExperimentPage:
-    """One page of experiments, with counts where this user does not judge; only those shown are read."""
-    found = [
+def list_matching(parts: Parts, contains: str) -> list[Experiment]:
+    """The experiments whose name contains this, by name."""
+    return [
         each
         for each in parts.mlflow.list_experiments()
         if contains.lower() in each.name.lower() and each.name != CHAMPIONS
     ]
+
+
+def list_page(parts: Parts, user: User, *, contains: str, limit: int, skip: int) -> ExperimentPage:
+    """One page of experiments, with counts where this user does not judge; only those shown are read."""
+    found = list_matching(parts, contains)
     lines = [_describe(parts, experiment) for experiment in found[skip : skip + limit]]
     judging_at = {held.experiment.name for held in parts.sittings.held_by(user)}
     shown = [

@@ -105,14 +105,14 @@ def choose_arms(bench: Bench, asked: SideQuery) -> tuple[str, str]:
     """Left and right: as asked for, else the champion against the best other arm, else the two best."""
     names = [line.name for line in compare_bench(bench, "arm", "lazy").ranked] if bench.evidence.cells else []
     order = [*names, *(arm for arm in bench.arms if arm not in names)]
-    champion = _find_champion(bench) if order else ""
+    champion = find_champion_name(bench) if order else ""
     order = [*([champion] if champion in order else []), *(arm for arm in order if arm != champion)]
     first = asked.left or (order[0] if order else "")
     second = asked.right or next((arm for arm in order if arm != first), first)
     return first, second
 
 
-def _find_champion(bench: Bench) -> str:
+def find_champion_name(bench: Bench) -> str:
     """What the experiment calls it; empty if it has none, or nobody may read the registry."""
     try:
         found = read_opponent(bench)

@@ -90,9 +90,11 @@ class Bar:
     hollow: bool = False
 
 
-def draw_strip(bar: Bar, scale: Axis, *, label: str, limits: Sequence[float] = ()) -> Markup:
+def draw_strip(
+    bar: Bar, scale: Axis, *, label: str, limits: Sequence[float] = (), beside: float | None = None
+) -> Markup:
     """One row of an interval plot: gridlines run on from row to row. Without a label the text beside it says
-    the same."""
+    the same. `beside` is another one's value, hollow."""
     parts = [_upright("zero" if tick == 0 else "grid", scale.x(tick), 0, "100%") for tick in scale.ticks]
     parts += [
         _upright("limit", scale.x(limit), 0, "100%") for limit in limits if scale.low <= limit <= scale.high
@@ -101,6 +103,8 @@ def draw_strip(bar: Bar, scale: Axis, *, label: str, limits: Sequence[float] = (
         low, high = scale.x(bar.low), scale.x(bar.high)
         parts.append(element("line", class_="bar", x1=low, x2=high, y1="50%", y2="50%"))
         parts += [_upright("bar", end, "32%", "68%") for end in (low, high)]
+    if beside is not None:
+        parts.append(element("circle", class_="dot hollow", cx=scale.x(beside), cy="50%", r=5))
     kind = "dot hollow" if bar.hollow else "dot"
     dot = element("circle", class_=kind, cx=scale.x(bar.at), cy="50%", r=5)
     if not label:
