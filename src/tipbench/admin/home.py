@@ -3,7 +3,7 @@
 It names no arm of anything that is still to be judged, and none at all to judges: to read it is no look.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -98,7 +98,8 @@ def show_home(
     """The list."""
     found = sorted(list_matching(parts, contains), key=lambda each: (-each.created_ms, each.name))
     lines = [_hide(_read_line(parts, each), user, parts) for each in found[skip : skip + PER_PAGE]]
-    rows, axis = _draw(lines, parts)
+    jobs = {job.experiment: job for job in reversed(parts.jobs.list_jobs(states=RUNNING))}
+    rows, axis = draw_rows(lines, jobs)
     return render(
         request,
         "experiments.html",
@@ -219,9 +220,8 @@ def _describe_champion(parts: Parts, pack: str) -> HomeChampion:
     return HomeChampion(pack=pack, arm=facts.arm, since_ms=run.start_time, experiment=facts.experiment)
 
 
-def _draw(lines: Sequence[HomeLine], parts: Parts) -> tuple[list[HomeRow], str]:
-    """Every line with its interval, all on one scale, and the axis of them."""
-    jobs = {job.experiment: job for job in reversed(parts.jobs.list_jobs(states=RUNNING))}
+def draw_rows(lines: Sequence[HomeLine], jobs: Mapping[str, Job]) -> tuple[list[HomeRow], str]:
+    """Every line with its interval, all on one scale, and the axis of them; `jobs` run where they are named."""
     ends = [end for each in lines for end in (each.low, each.high, each.lead) if end is not None]
     scale = make_scale([0.0, *ends], count=3) if ends else None
     rows = list[HomeRow]()

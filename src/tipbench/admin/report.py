@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
 
 from tipbench.admin.access import ExperimentName, PageSeeingViewer, Server
 from tipbench.admin.bench import BenchView, read_view
@@ -34,6 +35,12 @@ class ReportQuery(Record):
 
     by: By = "arm"
     tier: BoardTier = "lazy"
+
+
+class FileQuery(ReportQuery):
+    """The same as a file."""
+
+    kind: FileKind = Field(default="html", alias="as")
 
 
 @pages.get("/report/{experiment:name}")
@@ -67,17 +74,16 @@ def download(
     user: PageSeeingViewer,
     parts: Server,
     experiment: ExperimentName,
-    asked: Annotated[ReportQuery, Query()],
-    kind: Annotated[FileKind, Query(alias="as")] = "html",
+    asked: Annotated[FileQuery, Query()],
 ) -> Response:
     """What `tipbench compare` writes with --html, --csv and --json."""
     view = read_view(parts.mlflow, experiment)
     view.bench.check_cells()
     report = parts.mlflow.board(view.bench, asked.by, asked.tier)
-    name = quote(f"{experiment}.{kind}", safe="")
+    name = quote(f"{experiment}.{asked.kind}", safe="")
     return Response(
-        _write_file(kind, report, view, parts),
-        media_type=MEDIA[kind],
+        _write_file(asked.kind, report, view, parts),
+        media_type=MEDIA[asked.kind],
         headers={"Content-Disposition": f"attachment; filename*=UTF-8''{name}"},
     )
 
