@@ -59,7 +59,7 @@ def test_each_look_has_its_lead_and_bound_and_those_to_come_are_marked() -> None
         "upright due",
         "upright today",
     ]
-    assert {"177", "265", "353", "look 1", "look 2", "look 3"} <= words_of(drawing)
+    assert {"177", "265", "353", "look 1", "2", "3"} <= words_of(drawing)
     assert draw_looks(make_gate(looks=(), budget=None), [], margin=0.0) is None
 
 

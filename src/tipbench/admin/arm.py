@@ -148,8 +148,7 @@ def show_versions(
     versions = read_versions(
         view.bench.runs, read_text=partial(read_text, view.bench.tracking), pass_over=damaged.append
     )
-    plot = draw_standings(report)
-    rows = {row.line.name: row for row in plot.rows}
+    rows = {row.line.name: row for row in draw_standings(report).rows}
     return render(
         request,
         "versions.html",
@@ -157,7 +156,6 @@ def show_versions(
         name=experiment,
         report=report,
         roots=grow_tree(versions, rows, _read_prompts(view)),
-        axis=plot.axis,
         damaged=[each.told for each in damaged],
     )
 

@@ -221,7 +221,7 @@ def _describe_champion(parts: Parts, pack: str) -> HomeChampion:
 
 
 def draw_rows(lines: Sequence[HomeLine], jobs: Mapping[str, Job]) -> tuple[list[HomeRow], str]:
-    """Every line with its interval, all on one scale, and the axis of them; `jobs` run where they are named."""
+    """Every line with its interval, all on one scale, and the axis of them; `jobs` is what runs where."""
     ends = [end for each in lines for end in (each.low, each.high, each.lead) if end is not None]
     scale = make_scale([0.0, *ends], count=3) if ends else None
     rows = list[HomeRow]()

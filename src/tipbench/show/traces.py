@@ -231,7 +231,7 @@ def draw_looks(report: GateReport, looks: Iterable[LookResult], *, margin: float
     marks = [
         Mark(
             -(-report.budget * share // 1),
-            f"look {number}",
+            f"look {number}" if number == 1 else str(number),
             "past" if number <= spent else "due",
             f"look {number} of {len(report.looks)}, at {-(-report.budget * share // 1):g} verdicts",
         )
