@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote, unquote
 
 import pytest
@@ -12,6 +13,7 @@ from tests.admin.conftest import HERE, PASSWORD, Site
 from tests.admin.making import pack_name_of
 from tests.conftest import Cli
 from tests.promotion.campaign import make_pack
+from tests.ranking.campaign import judge_lazily, open_judging
 from tipbench.admin.arm import grow_tree
 from tipbench.admin.experiments import ExperimentLine
 from tipbench.admin.home import HomeLine, PlannedLook, draw_rows
@@ -266,3 +268,23 @@ def test_simulations_have_a_page_with_curves_and_leads(page: Pages, cli: Cli) ->
     )
     assert page.site.client.get(f"/simulations/{SIMULATIONS}?simulation=none").status_code == 404
     assert re.search(r"\d+ simulations? of policies", page.home(SIMULATIONS))
+
+
+def test_when_all_is_judged_champions_have_levels_and_to_read_them_is_a_look(
+    page: Pages, site: Site, judged: str, tracking: Tracking, tmp_path: Path
+) -> None:
+    judge_lazily(open_judging(tracking, tmp_path), judged, folder=tmp_path, judged_by="otto")
+    page.enter("viewer")
+    shown = site.client.get(f"/champion?pack={pack_name_of(judged)}").text
+    dots = re.findall(r'class="spot t0".*?<title>(.*?)</title>|<title>(.*? over \d+ verdicts)</title>', shown)
+    assert dots
+    assert "judged to the end yet" not in shown
+    with site.parts.jobs.database.read() as view:
+        looks = view.execute("SELECT judge FROM looks WHERE name = ?", (judged,)).fetchall()
+    assert "the-viewer" in [row["judge"] for row in looks]
+    site.parts.boards.forget(judged)
+    (row,) = [each for each in page.home(judged).split("<tr>") if f">{judged}</a>" in each]
+    winner = site.parts.mlflow.open().board(judged, "arm").winner
+    assert "No winner: " in row or (winner is not None and winner in row.replace("<wbr>", ""))
+    unnamed = page.enter("judge").home(judged)
+    assert winner is None or winner not in unnamed.replace("<wbr>", "")

@@ -6,6 +6,7 @@ from tipbench.admin.paging import Page, find_next
 from tipbench.admin.users import User
 from tipbench.bench.bench import Bench
 from tipbench.bench.champions import EXPERIMENT as CHAMPIONS
+from tipbench.bench.evidence import Evidence
 from tipbench.errors import TipbenchError, TrackingUnavailable
 from tipbench.inert import make_inert
 from tipbench.judging.draw import count_sittings, count_waiting_items
@@ -60,6 +61,11 @@ def describe_experiment(mlflow: MlflowConnection, experiment: Experiment) -> Exp
         raise
     except TipbenchError as error:
         return ExperimentLine(name=experiment.name, mlflow=link, problem=make_inert(error.message))
+    return count_line(experiment, evidence, link)
+
+
+def count_line(experiment: Experiment, evidence: Evidence, link: str) -> ExperimentLine:
+    """What of it is judged and what waits."""
     lazy, auto = evidence.count_waiting()
     return ExperimentLine(
         name=experiment.name,

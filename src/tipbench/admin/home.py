@@ -11,19 +11,21 @@ from fastapi import APIRouter, Query, Request, Response
 
 from tipbench.admin.access import PageViewer, Server
 from tipbench.admin.deps import Parts
-from tipbench.admin.experiments import ExperimentLine, describe_experiment, list_matching
+from tipbench.admin.experiments import ExperimentLine, count_line, list_matching
 from tipbench.admin.panel import render
 from tipbench.admin.users import User
 from tipbench.bench.bench import Bench
 from tipbench.bench.champions import read_chain
 from tipbench.bench.plans import find_plan
 from tipbench.errors import TipbenchError, TrackingUnavailable
+from tipbench.inert import make_inert
 from tipbench.jobs.records import Job, State
 from tipbench.policies.simulation.report import SIMULATION
 from tipbench.records import Record
 from tipbench.show.charts import Bar, Goal, draw_axis, draw_strip, draw_track, make_scale
 from tipbench.show.numbers import tell_result
 from tipbench.tracking import Experiment, Run
+from tipbench.workbench import Workbench
 
 pages = APIRouter(include_in_schema=False)
 
@@ -134,21 +136,33 @@ def _read_line(parts: Parts, experiment: Experiment) -> HomeLine:
 
 def describe_for_home(parts: Parts, experiment: Experiment) -> HomeLine:
     """What became of it; what cannot be read says why."""
-    line = describe_experiment(parts.mlflow, experiment)
+    link = parts.mlflow.experiment_link(experiment)
+    line = ExperimentLine(name=experiment.name, mlflow=link, made_by_tipbench=bool(experiment.uid))
     home = HomeLine(line=line, created_ms=experiment.created_ms)
-    if line.problem or not experiment.uid:
+    if not experiment.uid:
         return home
-    opened = parts.mlflow.open()
-    if not line.cells:
-        return _describe_simulations(home, opened.tracking.read_runs(experiment))
     try:
-        reading = opened.tracking.open_reading(experiment)
-        bench = opened.bench_of(experiment, reading)
+        return _describe(home, parts.mlflow.open(), experiment)
+    except TrackingUnavailable:
+        raise
+    except TipbenchError as error:
+        problem = make_inert(error.message)
+        return home.model_copy(update={"line": line.model_copy(update={"problem": problem})})
+
+
+def _describe(home: HomeLine, opened: Workbench, experiment: Experiment) -> HomeLine:
+    reading = opened.tracking.open_reading(experiment)
+    bench = opened.bench_of(experiment, reading)
+    home = home.model_copy(update={"line": count_line(experiment, bench.evidence, home.line.mlflow)})
+    if not bench.evidence.cells:
+        return _describe_simulations(home, bench.runs)
+    try:
         report = opened.board_of(experiment, reading, "arm", bench=bench)
         looks = _read_looks(bench)
     except TrackingUnavailable:
         raise
     except TipbenchError:
+        # Its counts are known; its own page says why there is no board.
         return home
     leader = report.ranked[0] if report.ranked else None
     lead = (leader.gap or leader.against_best) if leader else None
