@@ -65,7 +65,9 @@ def test_each_look_has_its_lead_and_bound_and_those_to_come_are_marked() -> None
 
 def test_levels_are_dots_with_bars_and_promotions_upright_lines() -> None:
     drawing = read(draw_levels(make_history("good+v1")))
-    assert [len(of_class(drawing, kind)) for kind in ("spot", "reach", "upright")] == [3, 2, 2]
+    assert [len(of_class(drawing, kind)) for kind in ("spot", "reach", "upright")] == [5, 2, 2]
+    numbers = [each.text for each in of_class(drawing, "inside")]
+    assert numbers == ["1", "1", "2", "1", "2"], "three dots and two keys: colour alone says nothing"
     assert {"initial: good+v1, day 0", "good+v1, e0: 8.00 over 8 verdicts", "2026-09-21"} <= words_of(drawing)
     legend = [each.tag for each in drawing.iter() if each.tag == "li"]
     assert len(legend) == 2

@@ -72,7 +72,7 @@ def show_arm(
         chosen=line.name,
         cells=view.lines(cells),
         extremes=read_extremes(view.bench, line.name),
-        improved=any(run.tags.get("tipbench.kind") == KIND for run in view.bench.runs),
+        improved=view.holds(KIND),
     )
 
 

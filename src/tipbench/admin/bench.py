@@ -121,6 +121,10 @@ class BenchView:
             if all(value is None or getattr(cell.facts, name) == value for name, value in wanted.items())
         ]
 
+    def holds(self, kind: str) -> bool:
+        """Whether there is a run of that kind."""
+        return any(run.tags.get("tipbench.kind") == kind for run in self.bench.runs)
+
     def lines(self, cells: Sequence[StoredCell]) -> list[CellLine]:
         """Cells as lines."""
         lazy, auto = self.evidence.lazy_by_cell(), self.evidence.auto_by_cell()
@@ -435,7 +439,7 @@ def show_experiment(
     experiment: ExperimentName,
     asked: Annotated[BoardQuery, Query()],
 ) -> Response:
-    """The board, and the cells of one arm."""
+    """The board; of models and prompts with the cells of one of them."""
     try:
         view = read_view(parts.mlflow, experiment)
     except ExperimentNotFound:
@@ -443,21 +447,14 @@ def show_experiment(
         if shown is None:
             raise
         return shown
-    if not view.evidence.cells and any(
-        run.tags.get("tipbench.kind") == SIMULATION for run in view.bench.runs
-    ):
-        return go(address("/simulations/", experiment))
     if not view.evidence.cells:
-        return render(
-            request,
-            "empty.html",
-            user=user,
-            name=experiment,
-            link=view.link,
-        )
+        if view.holds(SIMULATION):
+            return go(address("/simulations/", experiment))
+        return render(request, "empty.html", user=user, name=experiment, link=view.link)
     by, tier = asked.by, asked.tier
     report = parts.mlflow.board(view.bench, by, tier)
-    # A line of arms has a page of its own.
+    arms = report if by == "arm" else parts.mlflow.board(view.bench, "arm", tier)
+    # An arm has a page of its own.
     chosen = asked.line if asked.line is not None or by == "arm" else report.standings[0].name
     plot = draw_standings(report)
     rows = [row for row in plot.rows if asked.contains.lower() in row.line.name.lower()]
@@ -465,7 +462,7 @@ def show_experiment(
         request,
         "experiment.html",
         user=user,
-        fragment="_cells.html",
+        fragment="_cells.html" if chosen is not None else "",
         name=experiment,
         by=by,
         report=report,
@@ -474,10 +471,8 @@ def show_experiment(
         axis=plot.axis,
         asked=asked,
         sorts=list(SORTED),
-        improved=any(run.tags.get("tipbench.kind") == VERSION for run in view.bench.runs),
-        heat=make_heat(
-            parts.mlflow.board(view.bench, "arm", tier) if by != "arm" else report, find_sides(view.bench)
-        ),
+        improved=view.holds(VERSION),
+        heat=make_heat(arms, find_sides(view.bench)),
         chosen=chosen,
         cells=view.lines(view.cells({by: chosen})) if chosen is not None else [],
         link=view.link,

@@ -1,7 +1,8 @@
 """Pictures with two axes for a page: levels over time, rewards over rounds, bounds at the looks of the gate.
 
 Places are per cent of the width, so that texts keep their size on every screen. Colours are classes of the
-style sheet, one for light and one for dark, and every trace has a dash of its own: colour alone says nothing.
+style sheet, one for light and one for dark. Colour alone says nothing: every line has a dash of its own, and
+dots have numbers where there are several traces.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,8 +84,9 @@ def draw_traces(traces: Sequence[Trace], axes: Axes, *, label: str, marks: Seque
     parts = [*frame.draw_grid(axes), *(frame.draw_mark(mark) for mark in marks)]
     for place, trace in enumerate(traces):
         kind = f"t{place % TRACES}"
-        parts += frame.draw_line(trace, kind) if trace.line else frame.draw_dots(trace, kind)
-    return frame.finish(parts, axes, label=label, names=[trace.name for trace in traces])
+        number = str(place + 1) if len(traces) > 1 else ""
+        parts += frame.draw_line(trace, kind) if trace.line else frame.draw_dots(trace, kind, number)
+    return frame.finish(parts, axes, label=label, traces=traces)
 
 
 def _make_across(values: Sequence[float], axes: Axes) -> Axis:
@@ -160,7 +162,7 @@ class _Plane:
             )
         ]
 
-    def draw_dots(self, trace: Trace, kind: str) -> list[Markup]:
+    def draw_dots(self, trace: Trace, kind: str, number: str) -> list[Markup]:
         parts = list[Markup]()
         for point in trace.points:
             x, y = self.x(point.x), self.y(point.value)
@@ -170,10 +172,12 @@ class _Plane:
                 parts.append(element("line", class_=f"reach {kind}", x1=x, x2=x, **ends))
             said = element("title", make_inert_line(point.said))
             shown = f"spot {kind} hollow" if point.hollow else f"spot {kind}"
-            parts.append(element("circle", said, class_=shown, cx=x, cy=y, r=5))
+            parts.append(element("circle", said, class_=shown, cx=x, cy=y, r=9 if number else 5))
+            if number:
+                parts.append(element("text", number, class_="inside", x=x, y=y + 4, text_anchor="middle"))
         return parts
 
-    def finish(self, parts: Sequence[Markup], axes: Axes, *, label: str, names: Sequence[str]) -> Markup:
+    def finish(self, parts: Sequence[Markup], axes: Axes, *, label: str, traces: Sequence[Trace]) -> Markup:
         tall = TOP_ROOM + HEIGHT + BELOW
         side = [
             element("text", show_tick(tick), x=40, y=self.y(tick) + 4, text_anchor="end")
@@ -190,30 +194,30 @@ class _Plane:
             element("p", f"↑ {axes.y_name}", class_="axis-name"),
             row,
             element("p", f"{axes.x_name} →", class_="axis-name right"),
-            _draw_legend(names),
+            _draw_legend(traces),
             class_="plane-box",
         )
 
 
-def _draw_legend(names: Sequence[str]) -> Markup:
+def _draw_legend(traces: Sequence[Trace]) -> Markup:
     """What each trace is called; one alone is named by the picture."""
-    if len(names) < 2:
+    if len(traces) < 2:
         return Markup("")
     lines = [
-        element(
-            "li",
-            element(
-                "svg",
-                element("line", class_=f"trace t{place % TRACES}", x1=0, x2=28, y1=7, y2=7),
-                width=28,
-                height=14,
-                aria_hidden="true",
-            ),
-            element("span", make_inert_line(name, limit=80)),
-        )
-        for place, name in enumerate(names)
+        element("li", _draw_key(trace, place), element("span", make_inert_line(trace.name, limit=80)))
+        for place, trace in enumerate(traces)
     ]
     return element("ul", *lines, class_="legend")
+
+
+def _draw_key(trace: Trace, place: int) -> Markup:
+    """The trace as it looks in the picture."""
+    kind, size = f"t{place % TRACES}", {"width": 28, "height": 20, "aria_hidden": "true"}
+    if trace.line:
+        return element("svg", element("line", class_=f"trace {kind}", x1=0, x2=28, y1=10, y2=10), **size)
+    dot = element("circle", class_=f"spot {kind}", cx=14, cy=10, r=9)
+    number = element("text", str(place + 1), class_="inside", x=14, y=14, text_anchor="middle")
+    return element("svg", dot, number, **size)
 
 
 # The gate: how far judging is, and what each look said.
