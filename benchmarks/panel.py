@@ -26,7 +26,7 @@ import httpx2
 from playwright.sync_api import sync_playwright
 from tests.admin.browser import FLAGS, Server, Visitor, find_chromium, run_server, visit
 from tests.admin.making import PASSWORD, collect_small
-from tests.ranking.campaign import judge_lazily, open_judging
+from tests.ranking.campaign import SKILL, judge_lazily, open_judging, skilled_engine
 from tests.support.ports import free_port
 
 from benchmarks.big_experiment import EXPERIMENT
@@ -294,7 +294,7 @@ def make_small(mlflow_url: str, home: Path) -> str:
     """An experiment as small as those that the prototype was measured with."""
     name = f"tip-bench-panel-{uuid4().hex[:6]}"
     with open_tracking(Settings(home=home, mlflow_url=mlflow_url)) as tracking:
-        collect_small(tracking, name)
+        collect_small(tracking, name, engine=skilled_engine(SKILL))
         judge_lazily(open_judging(tracking, home), name, folder=home, blocks=4)
     return name
 
@@ -313,7 +313,7 @@ def main() -> None:
     home = options.folder / "panel"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()
-    small = make_small(mlflow_url, home)
+    small = "" if options.reading else make_small(mlflow_url, home)
     print(f"load of the machine: {os.getloadavg()[0]:.1f}", flush=True)
     with run_server(home, mlflow_url, workers=options.workers) as server:
         measure_reading(server, options)

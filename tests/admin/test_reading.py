@@ -60,7 +60,7 @@ class Pages:
 def test_every_arm_of_the_board_leads_to_its_page(page: Pages, site: Site, judged: str) -> None:
     board = page.enter("viewer").get("e")
     arms = re.findall(r'<tr data-line="(.*?)"', board)
-    links = re.findall(r'<th scope="row"><a href="/arm/[^?]+\?arm=([^"]+)">', board)
+    links = re.findall(r'<th scope="row"><a href="/arm/[^?]+\?arm=([^"]+)&amp;tier=lazy">', board)
     assert [unquote(link) for link in links] == arms
     assert len(arms) == 6
     report = site.parts.mlflow.open().board(judged, "arm")

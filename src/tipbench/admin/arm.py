@@ -10,6 +10,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from markupsafe import Markup
+from pydantic import Field
 
 from tipbench.admin.access import ExperimentName, PageSeeingViewer, Server
 from tipbench.admin.bench import BenchView, read_view
@@ -21,13 +22,18 @@ from tipbench.errors import TipbenchError, TrackingUnavailable
 from tipbench.inert import make_inert
 from tipbench.jobs.records import NotThere
 from tipbench.ranking.details import read_extremes
-from tipbench.ranking.records import Interval, Report, Standing
-from tipbench.records import Rubric
+from tipbench.ranking.records import BoardTier, Interval, Report, Standing
+from tipbench.records import Record, Rubric
 from tipbench.show.charts import Bar, Row, draw_standings, draw_strip, make_scale
 
 pages = APIRouter(include_in_schema=False)
 
-ArmName = Annotated[str, Query(max_length=600)]
+
+class ArmQuery(Record):
+    """Which arm, and by whose verdicts; the best one, if none is named."""
+
+    arm: str = Field(default="", max_length=600)
+    tier: BoardTier = "lazy"
 
 
 @dataclass(frozen=True)
@@ -46,13 +52,17 @@ class PartLine:
 
 @pages.get("/arm/{experiment:name}")
 def show_arm(
-    request: Request, user: PageSeeingViewer, parts: Server, experiment: ExperimentName, arm: ArmName = ""
+    request: Request,
+    user: PageSeeingViewer,
+    parts: Server,
+    experiment: ExperimentName,
+    asked: Annotated[ArmQuery, Query()],
 ) -> Response:
-    """Everything of one arm; of the best one, if none is named."""
+    """Everything of one arm."""
     view = read_view(parts.mlflow, experiment)
     view.bench.check_cells()
-    report = parts.mlflow.board(view.bench, "arm", "lazy")
-    line = find_line(report, arm)
+    report = parts.mlflow.board(view.bench, "arm", asked.tier)
+    line = find_line(report, asked.arm)
     champion = find_champion_name(view.bench)
     other = _find_other(report, line, champion)
     cells = view.cells({"arm": line.name})
@@ -71,7 +81,7 @@ def show_arm(
         template=view.template(cells[0]) if cells else None,
         chosen=line.name,
         cells=view.lines(cells),
-        extremes=read_extremes(view.bench, line.name),
+        extremes=read_extremes(view.bench, line.name, tier=asked.tier),
         improved=view.holds(KIND),
     )
 

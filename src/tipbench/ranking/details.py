@@ -82,13 +82,11 @@ class PlacedExample:
     example: Example
 
 
-def read_extremes(bench: Bench, arm: str) -> Extremes:
-    """By lazy verdicts; by automatic ones where there is no lazy one. No tip is both."""
+def read_extremes(bench: Bench, arm: str, *, tier: str) -> Extremes:
+    """By the verdicts of that tier; no tip is both."""
     rubric, evidence = bench.pack.rubric, bench.evidence
-    for tier in (evidence.lazy, evidence.auto):
-        given = [each for each in tier if each.cell.facts.arm == arm and not each.verdict.failed]
-        if given:
-            break
+    all_given = evidence.auto if tier == "auto" else evidence.lazy
+    given = [each for each in all_given if each.cell.facts.arm == arm and not each.verdict.failed]
     given.sort(
         key=lambda each: (-rubric.composite(each.verdict.scores, each.verdict.flags), each.verdict.slot)
     )
