@@ -261,6 +261,8 @@ def test_simulations_have_a_page_with_curves_and_leads(page: Pages, cli: Cli) ->
     rewards = [float(each) for each in re.findall(r'data-label="Reward per tip">([\d.]+)<', shown)]
     assert rewards == sorted(rewards, reverse=True)
     assert len(rewards) == 4
+    low, high = (float(each) for each in re.findall(r"\[(.*?), (.*?)\]", shown.replace("−", "-"))[0])
+    assert ("not certain" in shown) == (low <= 0 <= high)
     runs = re.findall(r"\?simulation=(\w+)", shown)
     assert (
         page.site.client.get(f"/simulations/{SIMULATIONS}", params={"simulation": runs[-1]}).status_code

@@ -39,6 +39,8 @@ class PolicyLine:
     over: str
     lead: str
     strip: str
+    certain: bool
+    """Whether its interval does not reach 0."""
 
 
 class SimulationQuery(Record):
@@ -119,6 +121,7 @@ def _tabulate(report: SimulationReport) -> tuple[list[PolicyLine], str]:
                 strip=draw_strip(Bar(lead.value, lead.low, lead.high), scale, label="")
                 if lead and scale
                 else "",
+                certain=lead is not None and not lead.low <= 0 <= lead.high,
             )
         )
     return lines, draw_axis(scale) if scale else ""
