@@ -19,6 +19,8 @@ from tipbench.admin.experiments import ExperimentLine
 from tipbench.admin.home import HomeLine, PlannedLook, draw_rows
 from tipbench.bench.versions import StoredVersion, VersionFacts, version_write
 from tipbench.clock import make_stamps
+from tipbench.jobs.records import Kind, Step
+from tipbench.jobs.store import NewJob
 from tipbench.policies.simulation.report import EXPERIMENT as SIMULATIONS
 from tipbench.records import Prompt
 from tipbench.tracking import Tracking
@@ -194,7 +196,7 @@ def test_home_tells_the_newest_first_with_results_in_words_and_no_arm(
     page: Pages, site: Site, judged: str
 ) -> None:
     found = page.enter("admin").home()
-    times = re.findall(r'<small class="block">.*?([\d-]{10} [\d:]{5})</small>', found)
+    times = re.findall(r'<small class="block">.*?([\d-]{10} [\d:]{5}) UTC</small>', found)
     assert times
     (row,) = [
         each for each in page.home(judged).split("<tr>") if f">{judged}</a>" in each.replace("&#34;", '"')
@@ -270,6 +272,22 @@ def test_simulations_have_a_page_with_curves_and_leads(page: Pages, cli: Cli) ->
     )
     assert page.site.client.get(f"/simulations/{SIMULATIONS}?simulation=none").status_code == 404
     assert re.search(r"\d+ simulations? of policies", page.home(SIMULATIONS))
+
+
+def test_a_job_shows_when_each_of_its_cells_was_made(page: Pages, site: Site, judged: str) -> None:
+    jobs, shown = site.parts.jobs, list[str]()
+    wanted: tuple[tuple[Kind, int], ...] = (("collect", 10**14), ("collect", 1), ("simulate", 10**14))
+    for number, (kind, until) in enumerate(wanted):
+        steps = (Step(name=kind, arguments=(kind,)),)
+        job = jobs.add(NewJob(kind, judged, "the-admin", steps, f"timeline{number}"))
+        with jobs.database.change() as change:
+            change.execute(
+                "UPDATE jobs SET state = 'done', started_ms = 0, ended_ms = ? WHERE id = ?", (until, job.id)
+            )
+        shown.append(page.enter("admin").site.client.get(f"/jobs/{job.id}").text)
+    assert "12 of 12 cells" in shown[0].split('data-testid="timeline"')[1]
+    assert shown[0].count('aria-label="4 cells"') == 3, "a row for each model"
+    assert [text.count('data-testid="timeline"') for text in shown] == [1, 0, 0]
 
 
 def test_when_all_is_judged_champions_have_levels_and_to_read_them_is_a_look(

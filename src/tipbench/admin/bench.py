@@ -34,7 +34,7 @@ from tipbench.ranking.compare import find_sides, report_foreign
 from tipbench.ranking.records import BoardTier, By, Report
 from tipbench.ranking.rows import Rows, format_lines, join_lines
 from tipbench.records import Moment, Record, Rubric, Values
-from tipbench.show.charts import Row, draw_standings, make_heat
+from tipbench.show.charts import Row, Span, draw_standings, make_heat
 from tipbench.show.numbers import conclude
 
 # What the API tells of cells and candidates.
@@ -124,6 +124,19 @@ class BenchView:
     def holds(self, kind: str) -> bool:
         """Whether there is a run of that kind."""
         return any(run.tags.get("tipbench.kind") == kind for run in self.bench.runs)
+
+    def spans(self, since_ms: int, until_ms: float) -> list[Span]:
+        """When the cells of that time were made, by model; a cell is stored when it is made."""
+        return [
+            Span(
+                cell.facts.model,
+                cell.run.start_time - round(1000 * cell.run.metrics.get("latency_seconds", 0.0)),
+                cell.run.start_time,
+                failed=not cell.answered_count,
+            )
+            for cell in self.evidence.cells
+            if since_ms <= cell.run.start_time <= until_ms
+        ]
 
     def lines(self, cells: Sequence[StoredCell]) -> list[CellLine]:
         """Cells as lines."""
