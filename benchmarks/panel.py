@@ -1,6 +1,7 @@
 """The panel: what its pages weigh, when they can be used, and a big leaderboard that many poll.
 
 usage: python -m benchmarks.panel FOLDER [--clients 50] [--seconds 4] [--turns 5] [--workers 1] [--visits 5]
+                                [--reading]
 
 FOLDER is what benchmarks.big_experiment left. The leaderboard's figures stand beside those of a bare FastAPI
 route in the same run, in short turns: whatever else the machine does, it does to both.
@@ -14,17 +15,19 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx2
 from playwright.sync_api import sync_playwright
 from tests.admin.browser import FLAGS, Server, Visitor, find_chromium, run_server, visit
-from tests.admin.making import collect_small
-from tests.policies.killing import free_port
-from tests.ranking.campaign import judge_lazily, open_judging
+from tests.admin.making import PASSWORD, collect_small
+from tests.ranking.campaign import SKILL, judge_lazily, open_judging, skilled_engine
+from tests.support.ports import free_port
 
 from benchmarks.big_experiment import EXPERIMENT
 from tipbench.admin.deps import make_parts
@@ -45,6 +48,8 @@ if __name__ == "__main__":
     port, workers = map(int, sys.argv[1:])
     uvicorn.run("bare:app", port=port, workers=workers, log_level="warning", access_log=False)
 """
+READ = ("/e/", "/report/", "/scenarios/", "/arm/", "/side/")
+"""Pages of the big experiment."""
 READY = "() => document.documentElement.dataset.ready === '1'"
 USABLE = """() => Math.max(
   performance.getEntriesByType("navigation")[0].domContentLoadedEventEnd,
@@ -120,30 +125,68 @@ def measure_leaderboard(server: Server, options: argparse.Namespace) -> None:
     begun = time.perf_counter()
     mark = asyncio.run(read_mark(server.port, make_request(path, who)))
     print(f"first answer after {time.perf_counter() - begun:.1f} s", flush=True)
+    with run_bare(server, options.workers) as port:
+        everything = [
+            Asked("bare FastAPI route", port, make_request("/")),
+            Asked(
+                "leaderboard, polled with its mark",
+                server.port,
+                make_request(path, who, f"If-None-Match: {mark}"),
+            ),
+            Asked("leaderboard, whole, gzip", server.port, make_request(path, who, "Accept-Encoding: gzip")),
+            Asked("leaderboard, whole, plain", server.port, make_request(path, who)),
+        ]
+        for _ in range(options.turns):
+            for asked in everything:
+                asyncio.run(poll(asked, clients=options.clients, seconds=options.seconds))
+    print_load(everything, seconds=options.turns * options.seconds)
+
+
+def measure_reading(server: Server, options: argparse.Namespace) -> None:
+    """Prints what pages of the big experiment weigh and take, one reader at a time, beside the bare route."""
+    with httpx2.Client(base_url=server.url) as client:
+        form = {"name": "vi", "password": PASSWORD}
+        client.post("/sign-in", data=form, headers={"Sec-Fetch-Site": "same-origin"})
+        cookie = f"Cookie: tipbench_session={client.cookies['tipbench_session']}"
+        for place in READ:
+            begun = time.perf_counter()
+            answer = client.get(f"{place}{EXPERIMENT}", timeout=600)
+            assert answer.status_code == 200, answer.text
+            print(
+                f"{place}: {len(answer.content)} bytes, first after {time.perf_counter() - begun:.1f} s",
+                flush=True,
+            )
+    with run_bare(server, options.workers) as port:
+        everything = [Asked("bare FastAPI route", port, make_request("/"))]
+        everything += [
+            Asked(
+                f"page {place}, {how or 'plain'}",
+                server.port,
+                make_request(f"{place}{EXPERIMENT}", cookie, *more),
+            )
+            for place in READ
+            for how, more in (("", ()), ("gzip", ("Accept-Encoding: gzip",)))
+        ]
+        for _ in range(options.turns):
+            for asked in everything:
+                asyncio.run(poll(asked, clients=1, seconds=options.seconds))
+    print_load(everything, seconds=options.turns * options.seconds)
+
+
+@contextmanager
+def run_bare(server: Server, workers: int) -> Generator[int]:
+    """A server with one route that does nothing, in a process of its own; its port."""
     folder = server.settings.home / "bare"
     folder.mkdir(exist_ok=True)
     (folder / "bare.py").write_text(BARE, encoding="utf-8")
     port = free_port()
-    bare = subprocess.Popen([sys.executable, "bare.py", str(port), str(options.workers)], cwd=folder)
-    everything = [
-        Asked("bare FastAPI route", port, make_request("/")),
-        Asked(
-            "leaderboard, polled with its mark",
-            server.port,
-            make_request(path, who, f"If-None-Match: {mark}"),
-        ),
-        Asked("leaderboard, whole, gzip", server.port, make_request(path, who, "Accept-Encoding: gzip")),
-        Asked("leaderboard, whole, plain", server.port, make_request(path, who)),
-    ]
+    bare = subprocess.Popen([sys.executable, "bare.py", str(port), str(workers)], cwd=folder)
     try:
         wait_for(port)
-        for _ in range(options.turns):
-            for asked in everything:
-                asyncio.run(poll(asked, clients=options.clients, seconds=options.seconds))
+        yield port
     finally:
         bare.terminate()
         bare.wait()
-    print_load(everything, seconds=options.turns * options.seconds)
 
 
 def wait_for(port: int) -> None:
@@ -211,7 +254,10 @@ def measure_pages(server: Server, *, small: str, visits: int) -> None:
             places = (
                 ("experiments", "/", ""),
                 ("board", "/e/", small),
-                ("board, 10,000 cells", "/e/", EXPERIMENT),
+                ("board, all cells", "/e/", EXPERIMENT),
+                ("scenarios, all cells", "/scenarios/", EXPERIMENT),
+                ("report", "/report/", small),
+                ("an arm", "/arm/", small),
                 ("judges", "/judges/", small),
                 ("promotions", "/promotions/", small),
                 ("jobs", "/jobs", ""),
@@ -248,7 +294,7 @@ def make_small(mlflow_url: str, home: Path) -> str:
     """An experiment as small as those that the prototype was measured with."""
     name = f"tip-bench-panel-{uuid4().hex[:6]}"
     with open_tracking(Settings(home=home, mlflow_url=mlflow_url)) as tracking:
-        collect_small(tracking, name)
+        collect_small(tracking, name, engine=skilled_engine(SKILL))
         judge_lazily(open_judging(tracking, home), name, folder=home, blocks=4)
     return name
 
@@ -261,14 +307,18 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--visits", type=int, default=5)
+    parser.add_argument("--reading", action="store_true", help="only the pages of the big experiment")
     options = parser.parse_args()
     mlflow_url = open_managed_folder(options.folder).start().url
     home = options.folder / "panel"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()
-    small = make_small(mlflow_url, home)
+    small = "" if options.reading else make_small(mlflow_url, home)
     print(f"load of the machine: {os.getloadavg()[0]:.1f}", flush=True)
     with run_server(home, mlflow_url, workers=options.workers) as server:
+        measure_reading(server, options)
+        if options.reading:
+            return
         measure_leaderboard(server, options)
         measure_pages(server, small=small, visits=options.visits)
 

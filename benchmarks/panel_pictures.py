@@ -26,6 +26,7 @@ from tests.admin.browser import FLAGS, find_chromium
 from tests.support.ports import free_port
 
 from tipbench.admin.demo import EXPERIMENT, TO_JUDGE, USER
+from tipbench.policies.simulation.report import EXPERIMENT as SIMULATIONS
 
 DESK, PHONE = (1280, 800), (360, 800)
 HIGHEST, WIDE = {DESK: 1280, PHONE: 1100}, {DESK: 720, PHONE: 360}
@@ -102,7 +103,10 @@ def take_all(camera: Camera, password: str) -> None:
     page.get_by_role("button", name="Sign in").click()
     places = {"experiments": "/", "board": f"/e/{EXPERIMENT}", "side": f"/side/{EXPERIMENT}",
               "judges": f"/judges/{EXPERIMENT}", "judging": "/judging", "run": "/run", "improve": "/improve",
-              "simulate": "/simulate", "jobs": "/jobs", "people": "/people"}  # fmt: skip
+              "simulate": "/simulate", "jobs": "/jobs", "people": "/people",
+              "arm": f"/arm/{EXPERIMENT}", "report": f"/report/{EXPERIMENT}",
+              "scenarios": f"/scenarios/{EXPERIMENT}", "champion": "/champion",
+              "simulations": f"/simulations/{SIMULATIONS}"}  # fmt: skip
     for name, place in places.items():
         camera.go(place)
         camera.shoot(name)
@@ -115,6 +119,7 @@ def take_all(camera: Camera, password: str) -> None:
     camera.shoot("gate")
     camera.go(f"/e/{EXPERIMENT}")
     camera.shoot_phone("board")
+    camera.go(f"/arm/{EXPERIMENT}")
     page.get_by_test_id("cells").get_by_role("link").first.click()
     camera.shoot("cell")
     _take_judging(camera)

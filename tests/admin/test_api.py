@@ -51,10 +51,11 @@ def test_rows_are_streamed_as_the_command_writes_them(site: Site, judged: str, c
     assert site.client.get(at("rows", "nothing"), headers=site.as_("viewer")).status_code == 404
     site.client.post("/sign-in", data={"name": "the-viewer", "password": PASSWORD}, headers=HERE)
     page = site.client.get(f"/e/{quote(judged, safe='')}").text
-    (link,) = re.findall(r'href="(/api/bench/rows/[^"]+)" download', page)
-    shown = site.client.get(link)
+    links = re.findall(r'href="(/api/bench/rows/[^"]+)" download', page)
+    shown = [site.client.get(link) for link in links]
     site.client.cookies.clear()
-    assert (shown.status_code, shown.text.split(",")[0]) == (200, "experiment")
+    assert [each.status_code for each in shown] == [200, 200]
+    assert [each.text.split(",")[0].split(":")[0] for each in shown] == ["experiment", '{"experiment"']
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +90,16 @@ def test_the_auto_tier_s_own_board_is_marked_over_the_api_and_in_the_panel(
     site.client.cookies.clear()
     assert AUTOMATIC in board
     assert 'data-testid="standings"' in board
-    assert f"?by=arm&amp;line={quote(best['name'], safe='')}&amp;tier=auto#cells" in board
+    assert f"?arm={quote(best['name'], safe='')}&amp;tier=auto" in board
     assert AUTOMATIC not in plain
+    site.client.post("/sign-in", data={"name": "the-viewer", "password": PASSWORD}, headers=HERE)
+    arm = site.client.get(
+        f"/arm/{quote(automatic, safe='')}", params={"arm": best["name"], "tier": "auto"}
+    ).text
+    site.client.cookies.clear()
+    assert AUTOMATIC in arm
+    assert f"<dd>{best['composite']:.2f}</dd>" in arm
+    assert "Best tips" in arm, "by the verdicts of that tier"
     assert 'href="?by=arm&amp;tier=auto"' in plain
 
 

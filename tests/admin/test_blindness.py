@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 import pytest
@@ -214,6 +214,33 @@ def test_a_judge_sees_arms_only_when_nothing_is_left_to_judge(
     assert site.client.get(place, headers=judge).status_code == 403
     judge_lazily(open_judging(tracking, tmp_path), bench, folder=tmp_path, judged_by="otto")
     assert site.client.get(place, headers=judge).status_code == 200
+
+
+READ = ("e", "report", "download", "scenarios", "arm", "versions", "side", "judges", "promotions")
+
+
+def test_no_page_or_file_names_an_arm_to_who_holds_items_or_is_to_judge(
+    site: Site, begun: str, tracking: Tracking
+) -> None:
+    client, name = site.client, quote(begun, safe="")
+    arms = site.parts.mlflow.open().open(begun).arms
+
+    def see(role: str) -> dict[str, int]:
+        client.cookies.clear()
+        client.post("/sign-in", data={"name": f"the-{role}", "password": PASSWORD}, headers=HERE)
+        answers = {place: client.get(f"/{place}/{name}") for place in READ}
+        answers |= {"home": client.get(f"/?contains={name}"), "champion": client.get("/champion")}
+        for place, answer in answers.items():
+            # Spellings of a name in an address and between tags are names, too.
+            text = unquote(answer.text).replace("<wbr>", "")
+            assert answer.status_code == 200 or not any(arm in text for arm in arms), place
+        assert not any(arm in unquote(answers["home"].text) for arm in arms)
+        return {place: answer.status_code for place, answer in answers.items()}
+
+    assert see("judge") == dict.fromkeys(READ, 403) | {"home": 200, "champion": 200}
+    assert see("admin") == dict.fromkeys((*READ, "home", "champion"), 200)
+    open_over_api(site, begun, {"next": 6})
+    assert see("admin") == dict.fromkeys((*READ, "champion"), 403) | {"home": 200}
 
 
 def test_a_look_at_the_desk_opens_nothing(site: Site, bench: str) -> None:

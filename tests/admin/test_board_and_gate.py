@@ -113,7 +113,7 @@ def show_gate(report: GateReport) -> str:
     }
     history = [champion | {"doubtful": (), "reason": "first", "in_force": True, "overruled": ()}]
     shown = {"name": "bench", "pack": "tip", "history": history, "arms": ["new+v1"], "form": ActForm()}
-    told = {"asked": False, "report": report, "trouble": "", "margin": 0.0, "problem": ""}
+    told = {"asked": False, "report": report, "trouble": "", "margin": 0.0, "problem": "", "drawing": None}
     base = {"user": user, "path": "/promotions/bench", "page_name": "promotions", "demo": False}
     return templates.env.get_template("promotions.html").render(shown | told | base)
 
@@ -170,7 +170,7 @@ def test_the_button_opens_a_sitting_of_those_that_decide(page: Pages) -> None:
 
 
 def test_a_tip_never_stands_without_its_situation_and_only_bad_flags_stand_out(page: Pages) -> None:
-    run = re.findall(r'href="/cell/(\w+)/', page.get("e"))[0]
+    run = re.findall(r'href="/cell/(\w+)/', page.get("arm"))[0]
     for shown in (page.get(f"cell/{run}"), page.get("side")):
         assert "<dt>persona</dt>" in shown
         assert "<dt>tasks</dt>" in shown

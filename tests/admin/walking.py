@@ -10,8 +10,10 @@ from typing import Any
 from playwright.sync_api import Page, expect
 
 from tests.admin.browser import Visitor
+from tests.admin.making import pack_name_of
 from tests.support.sheets import REFERENCES
 from tipbench.admin.panel import HERE
+from tipbench.policies.simulation.report import EXPERIMENT as SIMULATIONS
 
 AXE = (Path(str(files("axe_playwright_python"))) / "axe.min.js").read_text(encoding="utf-8")
 SHOTS = os.environ.get("TIPBENCH_TEST_SHOTS", "")
@@ -107,10 +109,16 @@ def walk_everywhere(walk: Walk, bench: str, others: Others) -> None:
     walk.go("experiments", "/")
     walk.go("experiments-none", "/?contains=there is none of this name")
     walk.go("board", "/e/", bench)
+    walk.go("report", "/report/", bench)
+    walk.go("scenarios", "/scenarios/", bench)
+    walk.go("versions", "/versions/", bench)
     walk.go("board-empty", "/e/", others.empty)
     walk.go("board-foreign", "/e/", others.foreign)
     walk.go("problem", "/e/", "there is none")
     walk.visitor.go("/e/", bench)
+    page.get_by_test_id("standings").get_by_role("link").first.click()
+    expect(page.get_by_test_id("prompt")).to_be_visible()
+    walk.look("arm")
     page.get_by_test_id("cells").get_by_role("link").first.click()
     expect(page.get_by_test_id("raw")).to_be_attached()
     walk.look("cell")
@@ -138,6 +146,9 @@ def walk_promotions(walk: Walk, bench: str) -> None:
     page.get_by_role("button", name="Check", exact=True).click()
     expect(page.get_by_test_id("gate")).to_be_visible()
     walk.look("gate")
+    walk.visitor.go(f"/champion?pack={pack_name_of(bench)}")
+    expect(page.get_by_test_id("champion")).to_be_visible()
+    walk.look("champion")
 
 
 def walk_orders(walk: Walk) -> None:
@@ -164,6 +175,9 @@ def walk_orders(walk: Walk) -> None:
     expect(page.get_by_test_id("log")).to_contain_text("rewards per tip")
     expect(page.get_by_test_id("result").get_by_role("rowheader").first).to_have_text("egreedy-v1")
     walk.look("job")
+    walk.visitor.go("/e/", SIMULATIONS)
+    expect(page.get_by_test_id("policies")).to_be_visible()
+    walk.look("simulations")
 
 
 def walk_people(walk: Walk) -> None:

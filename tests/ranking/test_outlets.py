@@ -82,7 +82,7 @@ def hostile_gate(texts: list[str]) -> GatePreview:
         asked_for=None, answer="undecided", challenger=texts[23], rules=rules, counted=3,
         doubtful=(texts[26],), remarks=(texts[27],),
     )  # fmt: skip
-    return GatePreview(champion=texts[22], report=report, last_look=look)
+    return GatePreview(champion=texts[22], report=report, looks=(look,))
 
 
 def test_no_hostile_name_acts_in_csv(texts: list[str]) -> None:

@@ -368,7 +368,7 @@ def test_the_page_tells_what_the_last_look_said_and_of_whom() -> None:
         experiment="tips", pack="tip", champion="b+v1", version=1, champion_run="r", against="champion",
         asked_for=None, answer="undecided", counted=12,
     )  # fmt: skip
-    gate = GatePreview(champion="b+v1", report=report, last_look=look)
+    gate = GatePreview(champion="b+v1", report=report, looks=(look,))
     page = make_page(report_of(evidence), details_of(evidence), gate)
     assert "The last look, 1 of 2 on 12 lazy verdicts, said of nobody against b+v1: do not promote." in page
     assert "does not hold" in page

@@ -147,9 +147,9 @@ def need_sight(role: Role, *, page: bool = False) -> Callable[[Request, str], Us
     return guard
 
 
-def need_nothing_held(role: Role) -> Callable[[Request], User]:
+def need_nothing_held(role: Role, *, page: bool = False) -> Callable[[Request], User]:
     """The same for what names arms of any experiment."""
-    inner = need(role)
+    inner = need(role, page=page)
 
     def guard(request: Request) -> User:
         user = inner(request)
@@ -175,6 +175,7 @@ SeeingViewer = Annotated[User, Depends(need_sight("viewer"))]
 SeeingAdmin = Annotated[User, Depends(need_sight("admin"))]
 FreeViewer = Annotated[User, Depends(need_nothing_held("viewer"))]
 PageViewer = Annotated[User, Depends(need("viewer", page=True))]
+PageFreeViewer = Annotated[User, Depends(need_nothing_held("viewer", page=True))]
 PageJudge = Annotated[User, Depends(need("judge", page=True))]
 PageAdmin = Annotated[User, Depends(need("admin", page=True))]
 PageSeeingViewer = Annotated[User, Depends(need_sight("viewer", page=True))]

@@ -19,17 +19,22 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from tipbench import __version__
 from tipbench.admin import (
+    arm,
     audit,
     bench,
+    champions,
     choices,
     desk,
     failures,
+    home,
     jobs,
     judging,
     orders,
     people,
     promotion,
+    report,
     side,
+    simulations,
 )
 from tipbench.admin.access import LOOPBACK, Server, Shield, SignInFirst, Viewer, cookie_name, needs_session
 from tipbench.admin.deps import Parts, make_parts
@@ -48,7 +53,8 @@ PROXIES = "TIPBENCH_SERVE_PROXIES"
 
 SUBJECTS = (bench, jobs, judging, promotion, people)
 API = (*(subject.router for subject in SUBJECTS), choices.router)
-PAGES = (*(subject.pages for subject in SUBJECTS), audit.pages, desk.pages, orders.pages, side.pages)
+READERS = (home, report, arm, side, champions, simulations)
+PAGES = tuple(subject.pages for subject in (*SUBJECTS, audit, desk, orders, *READERS))
 
 
 # One word for supervisors, who have no token; every part is for those who have one.

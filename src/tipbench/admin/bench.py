@@ -1,7 +1,7 @@
 """The API: experiments, cells, candidates, the leaderboard."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -11,28 +11,30 @@ from fastapi import Path as PathParameter
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from tipbench.admin.access import ExperimentName, PageSeeingViewer, PageViewer, SeeingViewer, Server, Viewer
+from tipbench.admin.access import ExperimentName, PageSeeingViewer, SeeingViewer, Server, Viewer
 from tipbench.admin.cache import answer_marked, answer_record
 from tipbench.admin.connection import MlflowConnection
 from tipbench.admin.deps import Parts
 from tipbench.admin.experiments import ExperimentPage, list_page
 from tipbench.admin.failures import MARKED
 from tipbench.admin.paging import Limit, Page, Skip, find_next
-from tipbench.admin.panel import render
+from tipbench.admin.panel import address, go, render
 from tipbench.admin.users import User
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import CountedVerdict, Evidence
 from tipbench.bench.foreign import read_foreign
 from tipbench.bench.sittings import StoredSitting
+from tipbench.bench.versions import KIND as VERSION
 from tipbench.errors import ExperimentNotFound, TrackingRefused
 from tipbench.inert import make_inert
 from tipbench.jobs.records import NotThere
+from tipbench.policies.simulation.report import SIMULATION
 from tipbench.ranking.compare import find_sides, report_foreign
 from tipbench.ranking.records import BoardTier, By, Report
 from tipbench.ranking.rows import Rows, format_lines, join_lines
 from tipbench.records import Moment, Record, Rubric, Values
-from tipbench.show.charts import draw_standings, make_heat
+from tipbench.show.charts import Row, Span, draw_standings, make_heat
 from tipbench.show.numbers import conclude
 
 # What the API tells of cells and candidates.
@@ -117,6 +119,23 @@ class BenchView:
             cell
             for cell in self.evidence.cells
             if all(value is None or getattr(cell.facts, name) == value for name, value in wanted.items())
+        ]
+
+    def holds(self, kind: str) -> bool:
+        """Whether there is a run of that kind."""
+        return any(run.tags.get("tipbench.kind") == kind for run in self.bench.runs)
+
+    def spans(self, since_ms: int, until_ms: float) -> list[Span]:
+        """When the cells of that time were made, by model; a cell is stored when it is made."""
+        return [
+            Span(
+                cell.facts.model,
+                cell.run.start_time - round(1000 * cell.run.metrics.get("latency_seconds", 0.0)),
+                cell.run.start_time,
+                failed=not cell.answered_count,
+            )
+            for cell in self.evidence.cells
+            if since_ms <= cell.run.start_time <= until_ms
         ]
 
     def lines(self, cells: Sequence[StoredCell]) -> list[CellLine]:
@@ -401,36 +420,28 @@ def stream_rows(
 
 pages = APIRouter(include_in_schema=False)
 
-PER_PAGE = 50
 
-
-@pages.get("/")
-def show_experiments(
-    request: Request,
-    user: PageViewer,
-    parts: Server,
-    contains: Annotated[str, Query(max_length=500)] = "",
-    skip: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
-) -> Response:
-    """The list."""
-    page = list_page(parts, user, contains=contains, limit=PER_PAGE, skip=skip)
-    return render(
-        request,
-        "experiments.html",
-        user=user,
-        fragment="_experiments.html",
-        page=page,
-        contains=contains,
-        per=PER_PAGE,
-    )
+SortBy = Literal["place", "name", "judged", "seconds", "tokens"]
+SORTED: dict[SortBy, Callable[[Row], tuple[bool, float, str]]] = {
+    "place": lambda row: (row.line.place is None, row.line.place or 0, row.line.name),
+    "name": lambda row: (False, 0, row.line.name),
+    "judged": lambda row: (False, -row.line.verdicts, row.line.name),
+    "seconds": lambda row: (row.line.latency_seconds is None, row.line.latency_seconds or 0, row.line.name),
+    "tokens": lambda row: (row.line.output_tokens is None, row.line.output_tokens or 0, row.line.name),
+}
 
 
 class BoardQuery(Record):
-    """What the board ranks, by whose verdicts, and the line whose cells are shown."""
+    """What the board ranks, by whose verdicts, and the line whose cells are shown.
+
+    Of the standings those are shown whose name contains something, in that order.
+    """
 
     by: By = "arm"
     tier: BoardTier = "lazy"
     line: Wanted = None
+    contains: str = Field(default="", max_length=500)
+    sort: SortBy = "place"
 
 
 @pages.get("/e/{experiment:name}")
@@ -441,7 +452,7 @@ def show_experiment(
     experiment: ExperimentName,
     asked: Annotated[BoardQuery, Query()],
 ) -> Response:
-    """The board, and the cells of one arm."""
+    """The board; of models and prompts with the cells of one of them."""
     try:
         view = read_view(parts.mlflow, experiment)
     except ExperimentNotFound:
@@ -450,31 +461,33 @@ def show_experiment(
             raise
         return shown
     if not view.evidence.cells:
-        return render(
-            request,
-            "empty.html",
-            user=user,
-            name=experiment,
-            link=view.link,
-        )
+        if view.holds(SIMULATION):
+            return go(address("/simulations/", experiment))
+        return render(request, "empty.html", user=user, name=experiment, link=view.link)
     by, tier = asked.by, asked.tier
     report = parts.mlflow.board(view.bench, by, tier)
-    chosen = asked.line if asked.line is not None else report.standings[0].name
+    arms = report if by == "arm" else parts.mlflow.board(view.bench, "arm", tier)
+    # An arm has a page of its own.
+    chosen = asked.line if asked.line is not None or by == "arm" else report.standings[0].name
+    plot = draw_standings(report)
+    rows = [row for row in plot.rows if asked.contains.lower() in row.line.name.lower()]
     return render(
         request,
         "experiment.html",
         user=user,
-        fragment="_cells.html",
+        fragment="_cells.html" if chosen is not None else "",
         name=experiment,
         by=by,
         report=report,
         conclusion=conclude(report),
-        standings=draw_standings(report),
-        heat=make_heat(
-            parts.mlflow.board(view.bench, "arm", tier) if by != "arm" else report, find_sides(view.bench)
-        ),
+        rows=sorted(rows, key=SORTED[asked.sort]),
+        axis=plot.axis,
+        asked=asked,
+        sorts=list(SORTED),
+        improved=view.holds(VERSION),
+        heat=make_heat(arms, find_sides(view.bench)),
         chosen=chosen,
-        cells=view.lines(view.cells({by: chosen})),
+        cells=view.lines(view.cells({by: chosen})) if chosen is not None else [],
         link=view.link,
         auto_judge=parts.settings.judge_model,
         agent=parts.settings.judge_command is not None,

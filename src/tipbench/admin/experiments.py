@@ -6,6 +6,7 @@ from tipbench.admin.paging import Page, find_next
 from tipbench.admin.users import User
 from tipbench.bench.bench import Bench
 from tipbench.bench.champions import EXPERIMENT as CHAMPIONS
+from tipbench.bench.evidence import Evidence
 from tipbench.errors import TipbenchError, TrackingUnavailable
 from tipbench.inert import make_inert
 from tipbench.judging.draw import count_sittings, count_waiting_items
@@ -60,6 +61,11 @@ def describe_experiment(mlflow: MlflowConnection, experiment: Experiment) -> Exp
         raise
     except TipbenchError as error:
         return ExperimentLine(name=experiment.name, mlflow=link, problem=make_inert(error.message))
+    return count_line(experiment, evidence, link)
+
+
+def count_line(experiment: Experiment, evidence: Evidence, link: str) -> ExperimentLine:
+    """What of it is judged and what waits."""
     lazy, auto = evidence.count_waiting()
     return ExperimentLine(
         name=experiment.name,
@@ -75,13 +81,18 @@ def describe_experiment(mlflow: MlflowConnection, experiment: Experiment) -> Exp
     )
 
 
-def list_page(parts: Parts, user: User, *, contains: str, limit: int, skip: int) -> ExperimentPage:
-    """One page of experiments, with counts where this user does not judge; only those shown are read."""
-    found = [
+def list_matching(parts: Parts, contains: str) -> list[Experiment]:
+    """The experiments whose name contains this, by name."""
+    return [
         each
         for each in parts.mlflow.list_experiments()
         if contains.lower() in each.name.lower() and each.name != CHAMPIONS
     ]
+
+
+def list_page(parts: Parts, user: User, *, contains: str, limit: int, skip: int) -> ExperimentPage:
+    """One page of experiments, with counts where this user does not judge; only those shown are read."""
+    found = list_matching(parts, contains)
     lines = [_describe(parts, experiment) for experiment in found[skip : skip + limit]]
     judging_at = {held.experiment.name for held in parts.sittings.held_by(user)}
     shown = [

@@ -1,6 +1,7 @@
 """The API: runs and jobs, and whether all is there that they need."""
 
 import asyncio
+import math
 import os
 import re
 from collections.abc import AsyncIterable
@@ -20,6 +21,7 @@ from tipbench.admin.access import (
     Viewer,
     hold_stream,
 )
+from tipbench.admin.bench import read_view
 from tipbench.admin.cache import answer_new, answer_record
 from tipbench.admin.deps import Parts
 from tipbench.admin.failures import MARKED, REFUSALS, status_of
@@ -51,6 +53,7 @@ from tipbench.judging.agent import find_agent
 from tipbench.policies.simulation.report import REPORT, SimulationReport
 from tipbench.ranking.records import Report
 from tipbench.records import Moment, Record
+from tipbench.show.charts import draw_timeline
 
 # Orders of users, made into jobs.
 
@@ -179,6 +182,9 @@ LogStart = Annotated[
 ]
 AUTO = JudgeOrder()
 JobId = Annotated[str, Path(description="Id of the job.", examples=["0123456789abcdef0123456789abcdef"])]
+
+
+COLLECTING: frozenset[Kind] = frozenset({"collect", "pipeline", "improve"})
 
 
 class JobView(Record):
@@ -503,6 +509,25 @@ def _find_result(job: Job, parts: Parts) -> JobResult:
     return JobResult()
 
 
+def _draw_cells(job: Job, shown: JobView, parts: Parts) -> str:
+    """When each cell of the job was made, and how long it still takes; empty where nobody knows."""
+    started_ms = job.started_ms
+    if job.kind not in COLLECTING or started_ms is None:
+        return ""
+
+    def make() -> bytes:
+        spans = read_view(parts.mlflow, job.experiment).spans(started_ms, job.ended_ms or math.inf)
+        of = max(shown.of or 0, len(spans))
+        now = parts.stamps.now_ms() if job.state == "running" and len(spans) < of else None
+        return (draw_timeline(spans, of=of, now_ms=now) or "").encode()
+
+    try:
+        # Polled by everybody who watches: a moment old will do.
+        return parts.boards.get((job.experiment, "timeline", job.id, job.state), make).body.decode()
+    except TipbenchError:
+        return ""  # Nothing is stored yet, or MLflow is away.
+
+
 def _read_simulation(job: Job, parts: Parts) -> SimulationReport | None:
     """The report in the run that its last line names."""
     named = STORED_RUN.findall(read_tail(parts.jobs.log_of(job.id)).text)
@@ -552,6 +577,7 @@ def show_one_job(request: Request, user: PageViewer, parts: Server, job: str) ->
         job=shown,
         words=tell_job(shown, parts, blind=False),
         result=_find_result(found, parts),
+        timeline=_draw_cells(found, shown, parts),
         repeatable=bool(parts.jobs.request_of(found.id)),
         now=parts.stamps.now_ms(),
         log=log,

@@ -35,6 +35,7 @@ from tipbench.promotion.promote import ChampionReport, Outcome, describe
 from tipbench.promotion.rules import GatePreview, GateReport
 from tipbench.promotion.succession import read_in_force
 from tipbench.records import Record
+from tipbench.show.traces import draw_looks
 
 router = APIRouter(prefix="/api/bench", tags=["promotion"], responses=REFUSALS)
 
@@ -320,6 +321,7 @@ def _promotions_page(
     pack = view.bench.pack.name if view.evidence.cells else "tip"
     preview = parts.mlflow.open().gate.preview(view.bench) if view.evidence.cells else GatePreview()
     history = list_history(parts, pack)
+    shown = told.report or preview.report
     return render(
         request,
         "promotions.html",
@@ -330,8 +332,9 @@ def _promotions_page(
         arms=[arm for arm in view.bench.arms if not history or arm != history[0].arm],
         form=told.form,
         asked=told.report is not None,
-        report=told.report or preview.report,
+        report=shown,
         trouble=preview.trouble,
         margin=parts.settings.gate.margin,
+        drawing=draw_looks(shown, preview.looks, margin=parts.settings.gate.margin) if shown else None,
         problem=told.problem,
     )

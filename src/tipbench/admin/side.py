@@ -15,7 +15,6 @@ from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.errors import TipbenchError, TrackingUnavailable
 from tipbench.promotion.rules import read_opponent
-from tipbench.ranking.compare import compare_bench
 from tipbench.records import Record
 
 pages = APIRouter(include_in_schema=False)
@@ -70,7 +69,8 @@ def show_side_by_side(
     """Two arms on the same scenario: the champion and the best other one, if nobody asks for others."""
     view = read_view(parts.mlflow, experiment)
     arms = view.bench.arms
-    first, second = choose_arms(view.bench, asked)
+    ranked = parts.mlflow.board(view.bench, "arm", "lazy").ranked if view.evidence.cells else []
+    first, second = choose_arms(view.bench, asked, [line.name for line in ranked])
     runs = {
         side: {cell.facts.scenario: cell for cell in view.cells({"arm": arm})}
         for side, arm in (("left", first), ("right", second))
@@ -101,18 +101,17 @@ def show_side_by_side(
     )
 
 
-def choose_arms(bench: Bench, asked: SideQuery) -> tuple[str, str]:
+def choose_arms(bench: Bench, asked: SideQuery, ranked: Sequence[str]) -> tuple[str, str]:
     """Left and right: as asked for, else the champion against the best other arm, else the two best."""
-    names = [line.name for line in compare_bench(bench, "arm", "lazy").ranked] if bench.evidence.cells else []
-    order = [*names, *(arm for arm in bench.arms if arm not in names)]
-    champion = _find_champion(bench) if order else ""
+    order = [*ranked, *(arm for arm in bench.arms if arm not in ranked)]
+    champion = find_champion_name(bench) if order else ""
     order = [*([champion] if champion in order else []), *(arm for arm in order if arm != champion)]
     first = asked.left or (order[0] if order else "")
     second = asked.right or next((arm for arm in order if arm != first), first)
     return first, second
 
 
-def _find_champion(bench: Bench) -> str:
+def find_champion_name(bench: Bench) -> str:
     """What the experiment calls it; empty if it has none, or nobody may read the registry."""
     try:
         found = read_opponent(bench)
@@ -128,7 +127,8 @@ def _list_met(
 ) -> list[MetScenario]:
     """Where they differ most comes first, and what is not judged last."""
     both = [name for name in left if name in right]
-    met = [MetScenario(name, *view.lines([left[name], right[name]])) for name in both]
+    lines = view.lines([cells[name] for cells in (left, right) for name in both])
+    met = [MetScenario(*each) for each in zip(both, lines, lines[len(both) :], strict=False)]
     return sorted(met, key=lambda each: (each.lead is None, -abs(each.lead or 0.0)))
 
 

@@ -185,6 +185,14 @@ class PanelSittings:
         """Whether this person is not told how these jobs ended: an arm may be named there."""
         return any(job.message for job in jobs) and (user.role == "judge" or self.holds_items(user))
 
+    def is_decided_for(self, user: User, experiment: str) -> bool:
+        """Whether this person may see its arms, and nothing of it is left to judge: what a page that sums up
+        several experiments may say of it. That is a look all the same."""
+        found = self._find(experiment)
+        if found is None or self.why_hidden(user, experiment) is not None:
+            return False
+        return not read_evidence(self.mlflow.open().tracking.read_runs(found)).unjudged_slots()
+
     def check_holds_nothing(self, user: User) -> None:
         """Lets pass who may see what names arms of any experiment, as champions do.
 

@@ -206,11 +206,10 @@ def find_doubts(tracking: Tracking, run: Run, evidence: Evidence) -> tuple[str, 
     return tuple(sorted(refused & used))
 
 
-def _read_last_look(bench: Bench) -> LookResult | None:
-    """What the last finished look of this experiment said, whoever was champion then."""
+def _read_looks(bench: Bench) -> tuple[LookResult, ...]:
+    """What every finished look of this experiment said, whoever was champion then."""
     looks = [run for run in bench.runs if run.tags.get("tipbench.kind") == "look"]
-    found = [result for run in looks if (result := read_result(bench.tracking, run)) is not None]
-    return found[-1] if found else None
+    return tuple(result for run in looks if (result := read_result(bench.tracking, run)) is not None)
 
 
 @dataclass(frozen=True)
@@ -273,12 +272,12 @@ class Gate:
         try:
             opponent = read_opponent(bench)
             if opponent is None:
-                return GatePreview(last_look=_read_last_look(bench))
+                return GatePreview(looks=_read_looks(bench))
             report = _Question(self, GateQuestion(bench.experiment.name), bench, opponent).preview()
-            last = _read_last_look(bench)
+            looks = _read_looks(bench)
         except (TrackingError, UsageError) as error:
             return GatePreview(trouble=error.message)
-        return GatePreview(champion=opponent.arm.name, report=report, last_look=last)
+        return GatePreview(champion=opponent.arm.name, report=report, looks=looks)
 
     def _pose(self, asked: GateQuestion, bench: Bench | None) -> "_Question":
         bench = bench or self.read(asked.experiment)

@@ -303,14 +303,19 @@ class GateReport(Record):
 class GatePreview(Record):
     """The gate on a page: nothing was planned, looked at or repaired for it, and it decides nothing.
 
-    `champion` is empty before there is one. `last_look` is the last of this experiment, whoever was champion
-    when it was taken. `trouble` says why nothing can be read: the registry belongs to others too.
+    `champion` is empty before there is one. `looks` are those of this experiment, whoever was champion when
+    they were taken. `trouble` says why nothing can be read: the registry belongs to others too.
     """
 
     champion: str = ""
     trouble: str = ""
     report: GateReport | None = None
-    last_look: LookResult | None = None
+    looks: tuple[LookResult, ...] = ()
+
+    @property
+    def last_look(self) -> LookResult | None:
+        """The last of them."""
+        return self.looks[-1] if self.looks else None
 
 
 # Whom a challenger must beat, and what is checked before anything is planned or a look is spent.

@@ -62,6 +62,46 @@ def read_contrasts(bench: Bench, *, tier: str) -> tuple[Contrast, ...]:
     )
 
 
+MOST_EXAMPLES = 2
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """The tips of one arm with the most and the fewest points, each with its scenario and its cell."""
+
+    best: tuple["PlacedExample", ...]
+    worst: tuple["PlacedExample", ...]
+
+
+@dataclass(frozen=True)
+class PlacedExample:
+    """An example with the cell it is of."""
+
+    scenario: str
+    run: str
+    example: Example
+
+
+def read_extremes(bench: Bench, arm: str, *, tier: str) -> Extremes:
+    """By the verdicts of that tier; no tip is both."""
+    rubric, evidence = bench.pack.rubric, bench.evidence
+    all_given = evidence.auto if tier == "auto" else evidence.lazy
+    given = [each for each in all_given if each.cell.facts.arm == arm and not each.verdict.failed]
+    given.sort(
+        key=lambda each: (-rubric.composite(each.verdict.scores, each.verdict.flags), each.verdict.slot)
+    )
+    best = given[:MOST_EXAMPLES]
+    worst = given[len(best) :][-MOST_EXAMPLES:][::-1]
+    placed = [
+        tuple(
+            PlacedExample(each.cell.facts.scenario, each.cell.run.run_id, _read_example(bench, each, rubric))
+            for each in chosen
+        )
+        for chosen in (best, worst)
+    ]
+    return Extremes(*placed)
+
+
 def _choose(evidence: Evidence, rubric: Rubric, tier: str) -> list[tuple[CountedVerdict, CountedVerdict]]:
     blocks: dict[tuple[str, str, int], list[CountedVerdict]] = {}
     for given in (evidence.lazy if tier == "lazy" else ()) or evidence.auto:

@@ -90,9 +90,11 @@ class Bar:
     hollow: bool = False
 
 
-def draw_strip(bar: Bar, scale: Axis, *, label: str, limits: Sequence[float] = ()) -> Markup:
+def draw_strip(
+    bar: Bar, scale: Axis, *, label: str, limits: Sequence[float] = (), beside: float | None = None
+) -> Markup:
     """One row of an interval plot: gridlines run on from row to row. Without a label the text beside it says
-    the same."""
+    the same. `beside` is another one's value, hollow."""
     parts = [_upright("zero" if tick == 0 else "grid", scale.x(tick), 0, "100%") for tick in scale.ticks]
     parts += [
         _upright("limit", scale.x(limit), 0, "100%") for limit in limits if scale.low <= limit <= scale.high
@@ -101,6 +103,8 @@ def draw_strip(bar: Bar, scale: Axis, *, label: str, limits: Sequence[float] = (
         low, high = scale.x(bar.low), scale.x(bar.high)
         parts.append(element("line", class_="bar", x1=low, x2=high, y1="50%", y2="50%"))
         parts += [_upright("bar", end, "32%", "68%") for end in (low, high)]
+    if beside is not None:
+        parts.append(element("circle", class_="dot hollow", cx=scale.x(beside), cy="50%", r=5))
     kind = "dot hollow" if bar.hollow else "dot"
     dot = element("circle", class_=kind, cx=scale.x(bar.at), cy="50%", r=5)
     if not label:
@@ -307,6 +311,104 @@ def draw_plane(dots: Sequence[Dot], *, x_name: str, y_name: str, label: str) -> 
         element("p", f"{x_name} →", class_="axis-name right"),
         class_="plane-box",
     )
+
+
+# Tracks and timelines: how far something is.
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A place on a track that matters, such as the next look of the gate."""
+
+    at: float
+    name: str
+    passed: bool = False
+
+
+def draw_track(done: float, of: float, *, label: str, goals: Sequence[Goal] = ()) -> Markup:
+    """A bar that fills, with its goals as upright lines."""
+    whole = max(of, done, 1)
+    parts = [
+        element("rect", class_="ground", x=0, y=6, width="100%", height=8, rx=4),
+        element("rect", class_="done", x=0, y=6, width=f"{100 * done / whole:.2f}%", height=8, rx=4),
+    ]
+    for goal in goals:
+        kind, x = "goal passed" if goal.passed else "goal", f"{min(99.5, 100 * goal.at / whole):.2f}%"
+        parts.append(element("line", element("title", goal.name), class_=kind, x1=x, x2=x, y1=0, y2=20))
+    return element("svg", *parts, class_="track", height=20, role="img", aria_label=label)
+
+
+@dataclass(frozen=True)
+class Span:
+    """From when to when one cell was made. `lane` is what makes it, such as a model."""
+
+    lane: str
+    start_ms: int
+    end_ms: int
+    failed: bool = False
+
+
+def draw_timeline(spans: Sequence[Span], *, of: int, now_ms: int | None = None) -> Markup | None:
+    """A row for every lane with its cells as bars, and in words how much time is left; None without a cell.
+
+    `of` counts the cells there will be; `now_ms` is None when nothing more comes.
+    """
+    if not spans:
+        return None
+    begun = min(span.start_ms for span in spans)
+    until = max([*(span.end_ms for span in spans), now_ms or 0])
+    whole = max(1, until - begun)
+    lanes: dict[str, list[Span]] = {}
+    for span in sorted(spans, key=lambda span: span.start_ms):
+        lanes.setdefault(span.lane, []).append(span)
+    rows = [_draw_lane(lane, own, begun=begun, whole=whole) for lane, own in lanes.items()]
+    ends = [
+        element("text", name, x=x, y=14, text_anchor=anchor)
+        for name, x, anchor in (("0", "0", "start"), (show_seconds(whole / 1000), "100%", "end"))
+    ]
+    foot = element("svg", *ends, class_="strip axis", aria_hidden="true")
+    caption = element("caption", _tell_left(len(spans), of, whole if now_ms else None))
+    body = element("tbody", *rows, element("tr", element("td"), element("td", foot), class_="foot"))
+    return element("table", caption, body, class_="timeline")
+
+
+def _draw_lane(lane: str, spans: Sequence[Span], *, begun: int, whole: int) -> Markup:
+    bars = [
+        element(
+            "rect",
+            element(
+                "title", f"{show_seconds((span.end_ms - span.start_ms) / 1000)}{', failed' * span.failed}"
+            ),
+            class_="cell failed" if span.failed else "cell",
+            x=f"{100 * (span.start_ms - begun) / whole:.2f}%",
+            width=f"{max(0.15, 100 * (span.end_ms - span.start_ms) / whole):.2f}%",
+            y=2 if span.failed else 5,
+            height=16 if span.failed else 10,
+        )
+        for span in spans
+    ]
+    failed = sum(span.failed for span in spans)
+    cells = f"{len(spans)} cell{'s' * (len(spans) != 1)}"
+    label = f"{cells}, {failed} failed" if failed else cells
+    drawn = element("svg", *bars, class_="lane", height=20, role="img", aria_label=label)
+    return element("tr", element("th", make_inert_line(lane, limit=60), scope="row"), element("td", drawn))
+
+
+def _tell_left(done: int, of: int, spent_ms: int | None) -> str:
+    told = f"{done} of {max(of, done)} cells"
+    if spent_ms is None or done >= of:
+        return told
+    return f"{told}, about {show_seconds(spent_ms / 1000 / done * (of - done))} left"
+
+
+def show_seconds(seconds: float) -> str:
+    """A stretch of time as people say it."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole // 60 % 60:02} min"
 
 
 # Drawings that are files of their own.

@@ -33,6 +33,21 @@ def _conclude(report: Report) -> str:
     return f"No winner: {tied} of {len(ranked)} are tied for first."
 
 
+def tell_result(report: Report) -> str:
+    """What came of it, without a name: for whoever may not know arms."""
+    ranked = report.ranked
+    tied = sum(line.tied_for_first for line in ranked)
+    if report.winner is not None:
+        return "There is a winner"
+    if not report.judged and not ranked:
+        return "Not judged yet" if report.candidates else "No tip came out"
+    if len(ranked) < 2:
+        return "Not enough judged to compare"
+    if report.exit_code == 4:
+        return f"No winner yet: {tied} of {len(ranked)} in the running"
+    return f"No winner: {tied} of {len(ranked)} tied for first"
+
+
 def show_place(line: Standing, report: Report) -> str:
     """Its place; those who could be first share it."""
     if line.name == report.winner:

@@ -46,29 +46,59 @@ FAR_OFF = 3.0
 SITTINGS_SHOWN = 60
 
 
+TITLES = {
+    "standings": "Standings",
+    "verdicts": "What they rest on",
+    "heat": "Model × prompt",
+    "costs": "Quality, time and length",
+    "judges": "The judges",
+    "candidates": "Best and worst candidates",
+    "gate": "The gate",
+    "remarks": "Remarks",
+    "words": "How to read this",
+}
+"""What the report says, in its order."""
+ON_THE_BOARD = frozenset({"standings", "heat", "remarks"})
+"""Of these the panel's board has its own, with links."""
+
+
 def make_page(report: Report, details: Details, gate: GatePreview) -> str:
     """The whole page; `gate` is what the gate says under the settings in force."""
+    filled = _fill(report, details, gate)
+    return _templates.get_template("page.html").render(filled, titles=TITLES, in_panel=False)
+
+
+def draw_report(report: Report, details: Details, gate: GatePreview) -> Markup:
+    """The same for a page of the panel, whose policy forbids inline style: what the board does not show."""
+    titles = {name: title for name, title in TITLES.items() if name not in ON_THE_BOARD}
+    filled = _fill(report, details, gate)
+    # Every text in it is inert and escaped by the template.
+    return Markup(_templates.get_template("_report.html").render(filled, titles=titles, in_panel=True))  # noqa: S704
+
+
+def _fill(report: Report, details: Details, gate: GatePreview) -> dict[str, object]:
+    """What both show."""
     planes = _draw_planes(report)
     reaches = [(pair.high - pair.low) / 2 for pair in details.arms.pairs]
-    return _templates.get_template("page.html").render(
-        report=report,
-        details=details,
-        gate=gate,
-        conclusion=conclude(report),
-        standings=_tabulate_standings(report),
-        auto_means=_tabulate_auto_means(report),
-        verdicts=_tabulate_verdicts(report),
-        parts=_tabulate_parts(report),
-        heat=make_heat(details.arms, details.sides),
-        known_to=median(reaches) if reaches else None,
-        planes=[plane for _, plane in planes],
-        costs=_tabulate_costs(report, [front for front, _ in planes]),
-        sittings=_tabulate_sittings(report, details),
-        sittings_left_out=max(0, len(details.sittings) - SITTINGS_SHOWN),
-        agreement=_tabulate_agreement(details),
-        rules=_tabulate_rules,
-        Table=PageTable,
-    )
+    return {
+        "report": report,
+        "details": details,
+        "gate": gate,
+        "conclusion": conclude(report),
+        "standings": _tabulate_standings(report),
+        "auto_means": _tabulate_auto_means(report),
+        "verdicts": _tabulate_verdicts(report),
+        "parts": _tabulate_parts(report),
+        "heat": make_heat(details.arms, details.sides),
+        "known_to": median(reaches) if reaches else None,
+        "planes": [plane for _, plane in planes],
+        "costs": _tabulate_costs(report, [front for front, _ in planes]),
+        "sittings": _tabulate_sittings(report, details),
+        "sittings_left_out": max(0, len(details.sittings) - SITTINGS_SHOWN),
+        "agreement": _tabulate_agreement(details),
+        "rules": _tabulate_rules,
+        "Table": PageTable,
+    }
 
 
 @dataclass(frozen=True)

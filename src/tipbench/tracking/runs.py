@@ -58,6 +58,7 @@ class Experiment(Record):
     uid: str
     artifact_location: str
     imported: ImportMark | None = None
+    created_ms: int = 0
 
 
 class Nothing(Reply):
@@ -170,6 +171,7 @@ class ExperimentAnswer(Reply):
     name: str
     artifact_location: str = ""
     lifecycle_stage: str = "active"
+    creation_time: int = Field(default=0, ge=0, le=LATEST_MS)
     tags: list[_Text] = Field(default_factory=list[_Text])
 
     def to_experiment(self) -> Experiment:
@@ -180,6 +182,7 @@ class ExperimentAnswer(Reply):
             uid=self._tag(EXPERIMENT_TAG),
             artifact_location=self.artifact_location,
             imported=self._read_mark(),
+            created_ms=self.creation_time,
         )
 
     @property

@@ -172,13 +172,13 @@ function sortable(table) {
     if (head.hasAttribute("data-nosort") || head.querySelector("button")) return;
     const button = document.createElement("button");
     button.type = "button";
-    button.textContent = head.textContent;
+    button.append(...head.childNodes);
     head.replaceChildren(button);
     button.addEventListener("click", () => {
       const down = head.getAttribute("aria-sort") === "ascending";
       heads.forEach((each) => each.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const key = (/** @type {HTMLTableRowElement} */ row) => row.cells[column]?.textContent?.trim() ?? "";
+      const key = (/** @type {HTMLTableRowElement} */ row) => row.cells[column]?.dataset.sort ?? row.cells[column]?.textContent?.trim() ?? "";
       const rows = [...body.rows].sort((a, b) => key(a).localeCompare(key(b), undefined, { numeric: true }) * (down ? -1 : 1));
       body.append(...rows);
     });
