@@ -292,11 +292,15 @@ def tell_hard(
     judges: Mapping[str, Mapping[str, PanelAnswer]],
     pack: Pack,
 ) -> None:
-    """The hard ones under this text of the rubric, and under the other one."""
+    """The hard ones under this text of the rubric, and under the other one, by as many judges."""
     others = read_judges(folder, "hard", hard, pack)
     for name in (*(scale.name for scale in pack.rubric.scales), "composite"):
         now, before = (_tell_alpha(hard, some, pack, name) for some in (judges, others))
         print(f"{len(hard)} hard items, {name}: {now}; under the other text: {before}")
+        if 2 <= len(others) < len(judges):
+            for names in combinations(judges, len(others)):
+                alone = _tell_alpha(hard, {each: judges[each] for each in names}, pack, name)
+                print(f"  {' and '.join(names)} alone: {alone}")
 
 
 def tell_kept(settled: Iterable[Settled], pack: Pack) -> None:
@@ -305,7 +309,7 @@ def tell_kept(settled: Iterable[Settled], pack: Pack) -> None:
     gaps = [
         pack.rubric.judged_part(s.scores) - pack.rubric.judged_part(known[s.item.anchor].scores)
         for s in settled
-        if s.item.anchor
+        if s.item.anchor in known
     ]
     if gaps:
         close = sum(abs(gap) <= 1 for gap in gaps)

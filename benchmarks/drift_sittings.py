@@ -5,8 +5,9 @@ usage: python -m benchmarks.drift_sittings [--sittings 1000] [--worlds weak good
 
 The pack, its rubric and its anchors are the real ones, and so is the choice of checks. The judge has whole
 numbers within the scale: close to the ends an offset has no room, which is part of what is measured. What the
-anchors are hidden among is made of texts of the pack: of a model with 135M parameters in the world of weak
-arms, of the best anchors in the world of good ones.
+anchors are hidden among is made of texts of the pack that a model with 135M parameters wrote in the world of
+weak arms, and of good_tips.jsonl in the world of good ones: of tips that people wrote, which were anchors of the
+pack before anchors were what small models write.
 
 With --doubles the judges are sound ones, each with another noise, and the rule counts with the one that is
 assumed and with one that was fitted from so many candidates that the judge judged twice, new ones each time.
@@ -16,6 +17,7 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from random import Random
 from statistics import fmean
 
@@ -37,8 +39,11 @@ REPEAT_SD, REFERENCE_SD, OFFSET_SD = 1.1, 0.45, 0.5
 MIDDLE = 10.0
 ARMS, SCENARIOS = 12, 3
 """A sitting of 36 items: three blocks of twelve arms."""
-GOOD = 12
-"""What the texts of good arms got at least, of 3 to 15."""
+GOOD_TIPS = [
+    Anchor.model_validate_json(line)
+    for line in Path(__file__).with_name("good_tips.jsonl").read_text(encoding="utf-8").splitlines()
+]
+"""Two or three on each scenario of the set `core`, with 12 or more of 3 to 15."""
 WORLDS = ("weak", "good")
 
 
@@ -130,10 +135,9 @@ def make_items(world: str, rng: Random, pack: Pack = PACK) -> list[Item]:
     core = [scenario.id for scenario in pack.scenarios if scenario.set == "core"]
     items: list[Item] = []
     for scenario in rng.sample(core, SCENARIOS):
-        there = [anchor for anchor in pack.anchors if anchor.scenario == scenario]
-        weak = [anchor for anchor in there if anchor.origin.startswith("smollm2")]
-        good = [anchor for anchor in there if pack.rubric.judged_part(anchor.scores) >= GOOD]
-        for like in rng.choices(weak if world == "weak" else good, k=ARMS):
+        weak = [anchor for anchor in pack.anchors if anchor.origin.startswith("smollm2")]
+        there = [like for like in (weak if world == "weak" else GOOD_TIPS) if like.scenario == scenario]
+        for like in rng.choices(there, k=ARMS):
             text = " ".join(like.text.split()[:-1])
             items.append(Item(scenario, text, compute_flags(like.text, pack.rubric), like))
     return items

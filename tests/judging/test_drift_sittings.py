@@ -68,7 +68,10 @@ def test_four_anchors_see_less() -> None:
 
 
 def test_anchors_are_like_what_they_are_hidden_among() -> None:
-    """Fluent tips among the output of a weak model were named as checks by every judge who was asked."""
+    """Fluent tips among the output of a weak model were named as checks by every judge who was asked.
+
+    Among good tips the anchors are better ones, as far as there are any: 8 of 144 have 13 points or more.
+    """
     levels: dict[str, list[float]] = {}
     lengths: dict[str, list[int]] = {}
     for world in WORLDS:
@@ -77,7 +80,7 @@ def test_anchors_are_like_what_they_are_hidden_among() -> None:
             for anchor in choose_anchors(PACK.anchors, around, rng=Random(seed)):
                 levels.setdefault(world, []).append(PACK.rubric.judged_part(anchor.scores))
                 lengths.setdefault(world, []).append(len(anchor.text.split()))
-    assert fmean(levels["weak"]) + 1 < fmean(levels["good"])
+    assert fmean(levels["weak"]) + 0.5 < fmean(levels["good"])
     assert fmean(lengths["weak"]) < fmean(lengths["good"])
 
 

@@ -176,23 +176,26 @@ def test_anchors_look_like_candidates(pack: Pack) -> None:
         assert parsed[0].text == anchor.text
 
 
-def test_references_are_spread_over_the_scale(pack: Pack) -> None:
+def test_references_are_spread_over_what_small_models_write(pack: Pack) -> None:
+    """High ones are rare, and a tone of 5 was found nowhere: of 201 tips eight had 13 points or more."""
     composites = [composite_of(anchor, pack) for anchor in pack.anchors]
     levels = Counter("low" if value < 8 else "middle" if value < 13 else "high" for value in composites)
-    assert min(levels.values()) >= len(composites) / 4
+    assert min(levels["low"], levels["middle"]) >= len(composites) / 4
+    assert levels["high"] >= len(composites) / 20
     assert min(composites) <= 4
-    assert max(composites) >= 16
+    assert max(composites) >= 15
     assert sum(6 <= value <= 16 for value in composites) > 0.7 * len(composites)
     for scale in pack.rubric.scales:
-        assert {anchor.scores[scale.name] for anchor in pack.anchors} == {1, 2, 3, 4, 5}
+        found = {anchor.scores[scale.name] for anchor in pack.anchors}
+        assert found == {1, 2, 3, 4} | ({5} if scale.name != "tone" else set())
 
 
-def test_each_core_scenario_has_anchors_from_low_to_high(pack: Pack) -> None:
+def test_the_anchors_of_each_core_scenario_are_far_apart(pack: Pack) -> None:
     for scenario in select_scenarios(pack, "core", 0):
         values = sorted(composite_of(a, pack) for a in pack.anchors if a.scenario == scenario.id)
         assert values[0] <= 6
-        assert values[-1] >= 15
-        assert 8 <= median(values) <= 13
+        assert values[-1] - values[0] >= 6, "half of what can be judged: the drift rule looks for a slope"
+        assert 7 <= median(values) <= 13
 
 
 def test_no_anchor_is_an_example_of_the_rubric_or_a_prompt(pack: Pack) -> None:
@@ -210,9 +213,10 @@ def test_references_are_not_in_plain_text(pack: Pack) -> None:
     assert not any(anchor.reason in text for anchor in pack.anchors)
 
 
-def test_every_anchor_says_where_it_comes_from_and_why(pack: Pack) -> None:
-    origins = Counter(anchor.origin for anchor in pack.anchors)
-    assert set(origins) <= {"written", *(name for name in origins if name.startswith("smollm2-135m "))}
-    assert sum(count for name, count in origins.items() if name != "written") >= len(pack.anchors) / 3
+def test_every_anchor_is_a_small_model_s_and_says_why(pack: Pack) -> None:
+    """What people wrote was told from what small models write, by every judge who was asked."""
+    origins = Counter(anchor.origin.split()[0] for anchor in pack.anchors)
+    assert origins.keys() == {"smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"}
+    assert min(origins.values()) >= len(pack.anchors) / 5
     assert all(count_words(anchor.reason) >= 5 for anchor in pack.anchors)
     assert len({(anchor.scenario, anchor.text) for anchor in pack.anchors}) == len(pack.anchors)

@@ -1,6 +1,7 @@
 """Which items a judge is handed: blocks, those that decide, second opinions, spot checks.
 
-A block is one randomly drawn candidate of every arm in one scenario, judged together."""
+A block is one randomly drawn candidate of every arm in one scenario, judged together.
+"""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
