@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from tipbench.errors import UsageError
 from tipbench.run_keys import RUN_KEYS
@@ -176,6 +176,13 @@ class Settings(RunSettings):
     """The policy behind /recommend until another one is promoted."""
     policies_shadows: str = ""
 
+    _spellings: Mapping[str, str] = PrivateAttr(default_factory=dict[str, str])
+    """Setting → how it was given, for messages: the option, the variable, or the key of the file."""
+
+    def spell(self, name: str) -> str:
+        """How this setting was given; its name where it was not."""
+        return self._spellings.get(name, name)
+
     @property
     def models_folder(self) -> Path:
         """Where embedded weights are kept."""
@@ -223,7 +230,9 @@ def read_settings(
         settings = Settings.model_validate(_nest(values))
     except ValidationError as error:
         raise UsageError(_explain(error, origins)) from None
-    return settings.model_copy(update={"home": settings.home.expanduser().absolute()})
+    found = settings.model_copy(update={"home": settings.home.expanduser().absolute()})
+    found._spellings = {name: _spell(name, origin, environ) for name, origin in origins.items()}
+    return found
 
 
 def split_list(text: str, *, what: str) -> tuple[str, ...]:
@@ -305,12 +314,25 @@ def _nest(flat: Mapping[str, object]) -> dict[str, object]:
 def _read_environment(environ: Mapping[str, str]) -> dict[str, object]:
     given: dict[str, object] = {}
     for field in (*Settings.model_fields, *(f"gate.{name}" for name in GateSettings.model_fields)):
-        ours = f"TIPBENCH_{field.upper().replace('.', '_')}"
-        for variable in (ours, STANDARD_VARIABLES.get(field, "")):
-            if variable and environ.get(variable):
+        for variable in _variables(field):
+            if environ.get(variable):
                 given[field] = environ[variable]
                 break
     return given
+
+
+def _spell(name: str, origin: str, environ: Mapping[str, str]) -> str:
+    if origin == "the command line":
+        return f"--{name.replace('_', '-')}"
+    if origin != "the environment":
+        return f"{name} in {FILE_NAME}"
+    return next(each for each in _variables(name) if environ.get(each))
+
+
+def _variables(field: str) -> tuple[str, ...]:
+    """Where the environment may hold it; the first one wins."""
+    standard = STANDARD_VARIABLES.get(field)
+    return (f"TIPBENCH_{field.upper().replace('.', '_')}", *([standard] if standard else []))
 
 
 def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:

@@ -71,7 +71,7 @@ def test_where_no_verdict_can_come_any_more_the_gate_says_no_and_why(cli: Cli, c
     cli.ok("judge", "close", *where, "--reason", "the app was dropped")
     said = cli("gate", *where)
     assert said.code == 3, said.out
-    assert "no lazy verdict counts, and none can come any more" in said.out
+    assert "no verdict counts, and none can come any more" in said.out
     assert "the app was dropped" in said.out
     assert "candidates wait" not in said.out
 

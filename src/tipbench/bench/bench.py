@@ -299,6 +299,13 @@ class Bench:
         return blank_write(self.experiment, self.stamps)
 
 
+def find_newest(tracking: Tracking) -> str | None:
+    """The experiment into which a cell was collected last; None where there is no cell."""
+    names = {each.id: each.name for each in tracking.list_experiments()}
+    found = tracking.search_newest_runs(list(names), "tags.`tipbench.kind` = 'cell'", most=1) if names else []
+    return names.get(found[0].experiment_id) if found else None
+
+
 def open_bench(
     tracking: Tracking,
     experiment: str,
