@@ -135,6 +135,8 @@ def test_settings_are_explained_with_their_origin(cli: Cli, tmp_path: Path) -> N
     outcome = cli("collect", "--models", "smollm2")
     assert outcome.code == 2
     assert "tipbench.toml: unknown setting 'colour'" in outcome.err
+    Path("tipbench.toml").write_text('experimnet = "a"', encoding="utf-8")
+    assert "'experimnet'; did you mean 'experiment'?" in cli("compare").err
     assert "n_tips 0 from" in outcome.err
 
 

@@ -1,8 +1,10 @@
 """Settings: defaults < tipbench.toml < TIPBENCH_* < flags. Read once, at an entry point."""
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -341,7 +343,10 @@ def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
         name = ".".join(str(part) for part in problem["loc"][: 2 if problem["loc"][0] == "gate" else 1])
         value = "" if name in SECRETS else f" {problem['input']!r}"
         if problem["type"] == "extra_forbidden":
-            lines.append(f"{origins.get(name, 'settings')}: unknown setting {name!r}")
+            near = get_close_matches(name, Settings.model_fields, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            lines.append(f"{origins.get(name, 'settings')}: unknown setting {name!r}{meant}")
         else:
-            lines.append(f"{name}{value} from {origins.get(name, 'settings')}: {problem['msg']}")
+            what = re.sub("^(Input|String) should ", "must ", problem["msg"])
+            lines.append(f"{name}{value} from {origins.get(name, 'settings')}: {what}")
     return "\n".join(lines)

@@ -146,4 +146,4 @@ def test_versions_that_cannot_be_used_are_refused_all_at_once(bench: Bench) -> N
         assert bench.run("improve", "--apply", "versions.json").code == 2
     assert "New versions of v1 are needed, for round 1" in bench.run("improve").out, "nothing was stored"
     core = bench.cli("improve", "--pack", str(bench.folder), "--experiment", f"{bench.experiment}-start")
-    assert (core.code, "not trained on" in core.err) == (2, True), core.err
+    assert (core.code, "not for training" in core.err) == (2, True), core.err

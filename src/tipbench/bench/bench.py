@@ -145,7 +145,7 @@ class Bench:
         """
         if arm not in self.arms:
             raise UsageError(
-                f"experiment {self.name!r} has no arm {arm!r}", hint=f"It has: {', '.join(self.arms)}"
+                f"experiment {self.name!r} has no arm {arm!r}", hint=f"Available: {', '.join(self.arms)}"
             )
 
     def check_open(self) -> None:

@@ -172,8 +172,10 @@ def _show_plan(session: Session, cells: "list[Cell]", *, reuse_from: str | None,
     for name, value in numbers.items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
         session.say.print(f"{name.replace('_', ' '):18} {shown}", markup=False)
-    seen = "none: the gate needs 2 arms and 4 scenarios" if lead is None else f"{lead:g}, all judged"
-    session.say.print(f"{'lead seen with 80 %':18} {seen} (more: tipbench collect plan)", markup=False)
+    seen = "none: the gate needs 2 arms and 4 scenarios"
+    if lead is not None:
+        seen = f"{lead:g}, with 80 % probability if all is judged"
+    session.say.print(f"{'smallest lead seen':18} {seen} (more: tipbench collect plan)", markup=False)
 
 
 def _auto_judge(settings: "Settings") -> "AutoJudge | None":

@@ -155,7 +155,8 @@ def command(ctx: click.Context, **given: Any) -> None:
     ways = [way for way in GOES_WITH if given[way]]
     if len(ways) != 1:
         raise UsageError(
-            "judge takes exactly one of --export FILE, --apply FILE, --interactive, --auto and --agent"
+            "judge takes exactly one of --export FILE, --apply FILE, --interactive, --auto and --agent",
+            hint="To judge here yourself: tipbench judge --interactive",
         )
     (way,) = ways
     _check_options(given_options(ctx), way)
@@ -229,7 +230,8 @@ def _print_export(session: Session, path: Path, handout: "Handout | None", *, as
     if handout is None:
         say_nothing_left(session)
     else:
-        say.print(f"{items} items in {sections} sections (one sitting each) in {path}", markup=False)
+        parts = "1 section" if sections == 1 else f"{sections} sections"
+        say.print(f"{items} items in {parts} (each a sitting of its own) in {path}", markup=False)
         if sections > 1:
             say.print("Judge them one after the other, each in one go, and apply after each.")
         say.print("Fill in the scores there, or answer in a file of its own, one JSON object a line. Then:")

@@ -31,8 +31,12 @@ def command(
         raise UsageError("--initial goes without --force and --challenger")
     if force and not challenger:
         raise UsageError("--force needs the arm: --challenger MODEL+PROMPT")
-    if by_person != (reason is not None):
-        raise UsageError("--reason goes with --initial and --force, and they need it")
+    if by_person and reason is None:
+        raise UsageError(
+            f"{'--initial' if initial else '--force'} needs a reason", hint="Add --reason 'why'."
+        )
+    if reason is not None and not by_person:
+        raise UsageError("--reason goes with --initial or --force: the gate needs none")
     from tipbench.promotion.gate import GateQuestion
     from tipbench.show.terminal import show_outcome
 

@@ -475,22 +475,23 @@ class CollectRun:
             say.print(f"· {line}", markup=False)
         say.print(f"{len(plan.cells)} cells are in experiment {name!r}. Next:", markup=False)
         if plan.close_reason is None:
-            say.print(
-                f"  tipbench judge --experiment {shlex.quote(name)} {_how_to_judge(settings)}", markup=False
-            )
+            for how in _how_to_judge(settings):
+                say.print(f"  tipbench judge --experiment {shlex.quote(name)} {how}", markup=False)
         else:
             say.print(f"  judging was closed: {plan.close_reason}. To open it again:", markup=False)
             say.print(f"  tipbench judge reopen --experiment {shlex.quote(name)} --reason …", markup=False)
         say.print(f"  tipbench compare --experiment {shlex.quote(name)}", markup=False)
 
 
-def _how_to_judge(settings: "Settings") -> str:
-    """The options of the judge that the cells wait for."""
+def _how_to_judge(settings: "Settings") -> list[str]:
+    """The options of the judges that the cells wait for: a person may always judge."""
     from tipbench.records import LAZY_KINDS
 
-    if settings.judge_kind in LAZY_KINDS:
-        return "--interactive" if settings.judge_kind == "human" else "--export sheet.json"
-    return "--auto" if settings.judge_model else "--auto --judge-model NAME"
+    if settings.judge_kind not in LAZY_KINDS:
+        return ["--auto" if settings.judge_model else "--auto --judge-model NAME"]
+    here = ["--interactive  # you, here"]
+    agent = ["--export sheet.json  # a coding agent, by file"]
+    return here if settings.judge_kind == "human" else [*here, *agent]
 
 
 def judge_with_bar(session: Session, order: "AutoOrder", *, quiet: bool) -> "AutoOutcome | None":

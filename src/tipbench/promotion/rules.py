@@ -426,7 +426,10 @@ def check_before_look(bench: Bench, opponent: Opponent, terms: FrozenTerms) -> P
     judged = {given.cell.facts.scenario for given in evidence.lazy if given.cell.facts.arm == opponent.name}
     if len(judged) < terms.scenarios:
         detail = f"the champion is judged in {len(judged)}, {terms.scenarios} are needed"
-        return _refuse(waits, "scenarios", detail, _say_closed(bench))
+        more = f"Judge more: tipbench judge --experiment {shlex.quote(bench.experiment.name)} --interactive"
+        return _refuse(
+            waits, "scenarios", detail, _say_closed(bench) or (more if waits == "undecided" else "")
+        )
     if terms.require != "both" or evidence.auto:
         return None
     add = f"tipbench judge --auto --judge-model NAME --experiment {shlex.quote(bench.experiment.name)}"

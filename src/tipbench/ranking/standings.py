@@ -125,7 +125,7 @@ def _say_one_tier(evidence: Evidence, counts: _Counts) -> str:
             "--tier auto."
         )
     return (
-        f"Nobody has judged yet: {refused}" if refused else "Nobody has judged yet: there are no standings."
+        f"No verdict counts yet: {refused}" if refused else "No verdict counts yet: there are no standings."
     )
 
 

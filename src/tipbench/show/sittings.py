@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 SHOWN_CHARACTERS = 70
 ALARMS = {
-    "offset": "your scores are {offset:+.1f} points off the known ones on average",
-    "scale": "you use the scale differently: your scores grow {slope:.1f} times as fast as the known ones",
-    "carelessness": "your scores scatter far around the known ones",
+    "offset": "allowing for the ends of the scale, your scores are off by about {offset:+.1f} points",
+    "scale": "you use the scale differently: where the known scores rise by 1, yours rise by {slope:.1f}",
+    "carelessness": "your scores are scattered far around the known ones",
 }
 
 

@@ -145,8 +145,8 @@ def _verdicts_tables(report: Report, width: int) -> list[Table]:
 
 def _sittings_line(report: Report) -> str:
     shown = [
-        f"{each.number} {each.sitting} ({TIERS[each.tier]}, {make_inert_line(each.judged_by, limit=40)}, "
-        f"{each.verdicts} verdicts)"
+        f"{each.number} {each.sitting} ({'automatic, ' if each.tier == 'auto' else ''}"
+        f"{make_inert_line(each.judged_by, limit=40)}, {each.verdicts} verdicts)"
         for each in report.sittings[:SITTINGS_SHOWN]
     ]
     more = len(report.sittings) - len(shown)
