@@ -47,20 +47,14 @@ ExistingFile = click.Path(exists=True, dir_okay=False, path_type=Path)
 ExistingFolder = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-@click.group(name="policies")
+@click.group(name="policies", context_settings={"show_default": True})
 def command() -> None:
     """Which tip a user sees, and what is learned from what the user does."""
 
 
 @command.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8321,
-    show_default=True,
-    help="The port; 0: any free one.",
-)
+@click.option("--host", default="127.0.0.1", help="Where to listen.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8321, help="The port; 0: any free one.")
 @click.option("--expose", is_flag=True, help="Listen beyond this machine. Needs TLS in front.")
 @click.option("--store", "policies_store", help="'files', or a Redis server: redis://… [default: files].")
 @click.option("--active", "policies_active", help="The policy behind /recommend [default: egreedy-v1].")
@@ -75,7 +69,6 @@ def command() -> None:
     "--workers",
     type=click.IntRange(1, 64),
     default=1,
-    show_default=True,
     help="Processes that answer. More than one needs a store in Redis.",
 )
 @home_option
@@ -162,10 +155,8 @@ def verify(ctx: click.Context, **flags: object) -> None:
 
 def runs_option(function: Function) -> Function:
     """Where simulations are stored."""
-    help_text = "The MLflow experiment of the simulations."
-    return click.option(
-        "--experiment", "runs_in", default="tipbench-policies", show_default=True, help=help_text
-    )(function)
+    what = "The MLflow experiment of the simulations."
+    return click.option("--experiment", "runs_in", default="tipbench-policies", help=what)(function)
 
 
 def world_options(function: Function) -> Function:
@@ -176,15 +167,10 @@ def world_options(function: Function) -> Function:
             "--profile-effect",
             type=click.FloatRange(0, 10),
             default=0.0,
-            show_default=True,
             help="How much a user's profile decides which kind of tip works.",
         ),
-        click.option(
-            "--rounds", type=click.IntRange(10, 100_000), default=300, show_default=True, help="Tips a user."
-        ),
-        click.option(
-            "--users", type=click.IntRange(8, 100_000), default=40, show_default=True, help="Simulated users."
-        ),
+        click.option("--rounds", type=click.IntRange(10, 100_000), default=300, help="Tips a user."),
+        click.option("--users", type=click.IntRange(8, 100_000), default=40, help="Simulated users."),
     ):
         function = option(function)
     return function
@@ -195,7 +181,6 @@ def world_options(function: Function) -> Function:
     "--policies",
     "names",
     default="egreedy-v1,egreedy-v2,linucb,random",
-    show_default=True,
     help="Which to compare, with commas.",
 )
 @world_options
@@ -303,9 +288,7 @@ def _say_whether_it_counts(session: Session, *, planned: str | None, counts: boo
 
 
 @command.command(name="plan")
-@click.option(
-    "--candidate", default="egreedy-v2", show_default=True, help="The policy that wants to be active."
-)
+@click.option("--candidate", default="egreedy-v2", help="The policy that wants to be active.")
 @click.option("--active", help="The policy to beat [default: the active one].")
 @world_options
 @click.option(
@@ -403,11 +386,7 @@ def _spark(values: Sequence[float]) -> str:
 
 @command.command()
 @click.option("--policy", "names", multiple=True, help="Which policy; may be repeated [default: all].")
-@click.option(
-    "--signals",
-    type=ExistingFolder,
-    help="Folder of the signal log [default: that of the data folder].",
-)
+@click.option("--signals", type=ExistingFolder, help="The signal log [default: that of the data folder].")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @home_option
 def evaluate(*, names: tuple[str, ...], signals: Path | None, as_json: bool, **flags: object) -> None:
@@ -478,9 +457,7 @@ def shadows(*, signals: tuple[Path, ...], as_json: bool, **flags: object) -> Non
 
 
 @command.command()
-@click.option(
-    "--candidate", default="egreedy-v2", show_default=True, help="The policy that wants to be active."
-)
+@click.option("--candidate", default="egreedy-v2", help="The policy that wants to be active.")
 @click.option("--active", help="The policy to beat [default: the active one].")
 @runs_option
 @click.option("--signals", type=ExistingFolder, help="Signal log.")
@@ -551,12 +528,7 @@ def _print_gate(session: Session, outcome: str, rules: list[tuple[str, bool | No
 @command.command(name="tips")
 @click.option("--arm", help="The arm, as MODEL+PROMPT [default: the champion's].")
 @click.option("--experiment", "where", help="Its experiment [default: the one the champion is from].")
-@click.option(
-    "--kind-of",
-    default=KIND_VALUE,
-    show_default=True,
-    help="The scenario's value that names the kind.",
-)
+@click.option("--kind-of", default=KIND_VALUE, help="The scenario's value that names the kind.")
 @click.option("--out", type=FilePath, help="The file to write [default: tips.jsonl of the data folder].")
 @click.option("--pack", help="Whose champion [default: tip].")
 @mlflow_options
