@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
@@ -181,6 +181,12 @@ class Settings(RunSettings):
     _spellings: Mapping[str, str] = PrivateAttr(default_factory=dict[str, str])
     """Setting → how it was given, for messages: the option, the variable, or the key of the file."""
 
+    def spelled(self, spellings: Mapping[str, str]) -> Self:
+        """The same, which knows how each setting was given."""
+        found = self.model_copy()
+        found._spellings = spellings
+        return found
+
     def spell(self, name: str) -> str:
         """How this setting was given; its name where it was not."""
         return self._spellings.get(name, name)
@@ -233,8 +239,7 @@ def read_settings(
     except ValidationError as error:
         raise UsageError(_explain(error, origins)) from None
     found = settings.model_copy(update={"home": settings.home.expanduser().absolute()})
-    found._spellings = {name: _spell(name, origin, environ) for name, origin in origins.items()}
-    return found
+    return found.spelled({name: _spell(name, origin, environ) for name, origin in origins.items()})
 
 
 def split_list(text: str, *, what: str) -> tuple[str, ...]:
