@@ -256,7 +256,7 @@ def test_without_an_auto_tier_the_default_gate_decides_and_says_that_one_tier_sp
     report = ask(campaign, settings=usual)
     assert (report.exit_code, report.promoted, report.tiers) == (0, "good+v1", ("lazy",))
     assert "not asked" in detail(report, "auto tier")
-    assert "One tier" in report.words
+    assert "People and agents alone" in report.words
     assert "auto judge" not in {rule.name for rule in report.rules}
 
 
