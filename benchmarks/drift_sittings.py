@@ -6,8 +6,8 @@ usage: python -m benchmarks.drift_sittings [--sittings 1000] [--worlds weak good
 The pack, its rubric and its anchors are the real ones, and so is the choice of checks. The judge has whole
 numbers within the scale: close to the ends an offset has no room, which is part of what is measured. What the
 anchors are hidden among is made of texts of the pack that a model with 135M parameters wrote in the world of
-weak arms, and of good_tips.jsonl in the world of good ones: of tips that people wrote, which were anchors of the
-pack before anchors were what small models write.
+weak arms, and of good_tips.jsonl in the world of good ones: of tips that people wrote, which were anchors of
+the pack before anchors were what small models write.
 
 With --doubles the judges are sound ones, each with another noise, and the rule counts with the one that is
 assumed and with one that was fitted from so many candidates that the judge judged twice, new ones each time.

@@ -13,6 +13,8 @@ import pytest
 from tests.conftest import Cli
 from tests.support.experiments import SMALL
 from tests.support.sheets import fill
+from tipbench.bench.bench import find_newest
+from tipbench.tracking import Tracking
 
 Sheet = Callable[[Callable[[Any], None]], str]
 
@@ -67,11 +69,34 @@ def test_a_broken_pack_is_refused_with_file_and_line(cli: Cli, tmp_path: Path) -
     assert f"scenarios.jsonl:{lines}:" in outcome.err
 
 
-def test_a_dead_mlflow_is_named_with_what_to_do(cli: Cli) -> None:
+def test_a_dead_mlflow_is_named_with_what_to_do_about_what_was_typed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outcome = cli("compare", "--experiment", "x", "--mlflow-url", "http://127.0.0.1:9")
     assert outcome.code == 1
     assert "127.0.0.1:9" in outcome.err
-    assert "→" in outcome.err
+    assert "→ Start it, or remove --mlflow-url: " in outcome.err
+    Path("tipbench.toml").write_text('mlflow_url = "http://127.0.0.1:9"\n', encoding="utf-8")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert "remove mlflow_url in tipbench.toml: " in cli("compare").err
+    for variable in ("MLFLOW_TRACKING_URI", "TIPBENCH_MLFLOW_URL"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+        assert f"remove {variable}: " in cli("compare").err
+
+
+def test_who_names_no_experiment_is_offered_the_one_collected_last(
+    cli: Cli, collected: str, tracking: Tracking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIPBENCH_EXPERIMENT", "never-made")
+    newest = find_newest(tracking)
+    assert newest is not None
+    assert cli("compare", "--experiment", newest).code in {0, 3, 4}
+    for command in (["compare"], ["gate"], ["judge", "--export", "x.json"], ["judge", "status"]):
+        outcome = cli(*command)
+        offered = f"→ The newest one with cells: --experiment {newest}"
+        assert (outcome.code, offered in outcome.err) == (2, True), outcome.err
+    named = cli("compare", "--experiment", f"{collected}x")
+    assert f"Available: {collected}" in named.err, "who names one is told what is spelled alike"
 
 
 @pytest.fixture
@@ -110,6 +135,8 @@ def test_settings_are_explained_with_their_origin(cli: Cli, tmp_path: Path) -> N
     outcome = cli("collect", "--models", "smollm2")
     assert outcome.code == 2
     assert "tipbench.toml: unknown setting 'colour'" in outcome.err
+    Path("tipbench.toml").write_text('experimnet = "a"', encoding="utf-8")
+    assert "'experimnet'; did you mean 'experiment'?" in cli("compare").err
     assert "n_tips 0 from" in outcome.err
 
 
@@ -195,7 +222,7 @@ def other_experiment(content: Any) -> None:
         (alter_text, 2, "the text was altered"),
         (drop_item, 2, "is missing"),
         (repeat_item, 2, "appears 2 times"),
-        (repeat_section, 2, "stands twice in the file"),
+        (repeat_section, 2, "appears twice in the file"),
         (drop_score, 2, "tone is missing"),
         (add_scale, 2, "there is no scale 'charm'"),
         (drop_flag, 2, "flag 'overlong' is missing"),

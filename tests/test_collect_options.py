@@ -227,8 +227,10 @@ def test_what_comes_next_is_the_command_of_the_judge_that_is_waited_for(
     if judge_model:
         monkeypatch.setenv("TIPBENCH_JUDGE_MODEL", judge_model)
     told = cli.ok(*SMALL, "--pack", str(base[1]), "--experiment", collected, "--judge-kind", kind).out
-    lines = [line.strip() for line in told.partition("Next:")[2].strip().splitlines()]
-    assert lines[0] == f"tipbench judge --experiment {collected} {options}"
+    lines = [line.partition("  # ")[0].strip() for line in told.partition("Next:")[2].strip().splitlines()]
+    assert f"tipbench judge --experiment {collected} {options}" in lines
+    by_hand = f"tipbench judge --experiment {collected} --interactive"
+    assert (lines[0] == by_hand) == (kind != "haiku"), "a person may always judge"
 
 
 def test_a_model_above_the_limit_is_refused_and_one_below_is_not(cli: Cli, pack: str) -> None:

@@ -1,11 +1,18 @@
 """The pages: every link leads somewhere, every page is found, and what the original's users need is said."""
 
+import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from tipbench.improve.state import LEAST_TRAINING
+from tipbench.judging.anchors import ANCHORS_PER_SITTING, REST_SITTINGS
+from tipbench.policies.serving.records import RecommendRequest, RewardRequest, Scored, ScoreRequest
 from tipbench.run_keys import RUN_KEYS
+from tipbench.settings import GateSettings, Settings
+from tipbench.stats.sittings import ENOUGH_ANCHORS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -59,3 +66,46 @@ def test_the_page_for_users_of_the_original_has_its_defaults_and_every_kind_of_j
     first_screen = "\n".join((ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:40])
     assert str(RUN_KEYS["models"].default) in first_screen
     assert "No telemetry" in first_screen
+
+
+def test_the_readme_takes_a_newcomer_from_the_models_to_a_person_who_judges() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    in_order = (
+        "ollama pull",
+        "source .venv/bin/activate",
+        "$ tipbench collect",
+        "--interactive",
+        "--export sheet.json",
+    )
+    places = [text.index(each) for each in in_order]
+    assert places == sorted(places)
+    assert len(text.splitlines()) <= 120
+
+
+def test_the_steps_to_a_pack_of_ones_own_name_the_numbers_that_hold() -> None:
+    page = (ROOT / "docs" / "packs.md").read_text(encoding="utf-8")
+    steps = page.partition("## Your own pack")[2].partition("\n## ")[0]
+    found = re.search(r"```toml\n(.*?)```", steps, re.DOTALL)
+    assert found is not None
+    assert tomllib.loads(found[1]).keys() <= Settings.model_fields.keys()
+    words = {2: "two", 3: "three", 4: "four", 6: "six"}
+    flat = " ".join(steps.split())
+    for said in (
+        f"{words[GateSettings().scenarios].capitalize()} are the least that the gate takes",
+        f"needs {words[LEAST_TRAINING]} to train on and {words[GateSettings().scenarios]} others",
+        f"{words[ENOUGH_ANCHORS].capitalize()} in a sitting are the least",
+        f"{words[ANCHORS_PER_SITTING]} are hidden in each",
+        f"in the next {words[REST_SITTINGS]} sittings: hence {(REST_SITTINGS + 1) * ANCHORS_PER_SITTING}",
+    ):
+        assert said in flat, said
+
+
+def test_the_page_of_the_policies_shows_bodies_that_the_server_takes() -> None:
+    page = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+    kinds = {"score": ScoreRequest, "reward": RewardRequest, "recommend": RecommendRequest}
+    sent = dict(re.findall(r"localhost:8321/(\w+)\S* .*?-d '(.*?)'\n", page, re.DOTALL))
+    assert sent.keys() == kinds.keys()
+    for name, body in sent.items():
+        kinds[name].model_validate_json(body)
+    (answered,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    Scored.model_validate(json.loads(answered))

@@ -7,8 +7,10 @@ import sys
 import click
 import pytest
 
+from tests.conftest import Cli
 from tests.support.option_uses import commands
 from tipbench.cli import COMMANDS, GROUPS, group
+from tipbench.run_keys import RUN_KEYS
 
 ASK = """
 import json, sys
@@ -60,3 +62,45 @@ def test_help_loads_no_phase_and_nothing_that_takes_time() -> None:
     assert [name for name in loaded if name.partition(".")[0] in HEAVY] == []
     parts = {name.split(".")[1] for name in loaded if name.startswith("tipbench.")}
     assert parts == OURS
+
+
+def test_every_option_says_what_it_does_and_a_run_what_is_usual() -> None:
+    silent = [
+        (*path, option.name)
+        for path, command in commands().items()
+        for option in command.params
+        if isinstance(option, click.Option) and not option.help
+    ]
+    assert silent == []
+    texts = {
+        option.name: option.help
+        for option in commands()["collect",].params
+        if isinstance(option, click.Option)
+    }
+    unsaid = [
+        name for name, key in RUN_KEYS.items() if f"[default: {key.default}]" not in (texts[name] or "")
+    ]
+    assert [name for name in unsaid if RUN_KEYS[name].type is not bool] == ["mlflow_url"], "its own words"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("colect", "collect"),
+        ("models fecth", "fetch"),
+        ("collect --model a", "--models"),
+        ("judge --model a", "--judge-model"),
+        ("judge --exprot a", "--export"),
+        ("compare --experimnet a", "--experiment"),
+        ("collect --scenario core", "--scenarios"),
+        ("gate --hlep", "--help"),
+        ("compare --wide", None),
+        ("xyz", None),
+    ],
+)
+def test_who_mistypes_is_told_the_one_word_that_was_meant(cli: Cli, typed: str, meant: str | None) -> None:
+    outcome = cli(*typed.split())
+    assert outcome.code == 2
+    last = outcome.err.splitlines()[-1]
+    assert last.startswith("Error: No such ")
+    assert last.endswith(f" Did you mean {meant!r}?") if meant else "mean" not in last, last

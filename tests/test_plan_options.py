@@ -37,7 +37,7 @@ def test_a_judge_who_takes_three_times_as_long_needs_three_times_the_minutes() -
 def test_a_lazy_budget_says_what_it_sees_with_the_automatic_judge_and_without() -> None:
     asked = ("--models", "a,b", "--prompts", "p,q", "--scenarios", "24")
     told = " ".join(run(*asked, "--verdicts", "48").split())
-    assert "A lazy budget of 48 verdicts (gate.verdicts): 12 blocks in 12 scenarios" in told
+    assert "A budget of 48 verdicts (gate.verdicts): 12 blocks in 12 scenarios" in told
     sharpened, plain = map(float, re.findall(r"seen with 80 %: ([\d.]+) with .*?, ([\d.]+) without", told)[0])
     assert 1.0 < sharpened < plain < 3.0
     more = " ".join(run(*asked, "--verdicts", "96").split())

@@ -59,7 +59,7 @@ def test_pairs_are_those_of_the_store_and_load_as_json_lines(
     ask = ("export", experiment_name, "pairs.jsonl", "--pairs")
     collect_campaign(tracking, experiment_name, scenarios=2, prompts=2, skill={"one": 0.9, "two": 0.2})
     nothing = cli(*ask)
-    assert (nothing.code, "no lazy sitting was accepted yet" in nothing.out) == (4, True)
+    assert (nothing.code, "was accepted yet" in nothing.out) == (4, True)
     assert not Path("pairs.jsonl").exists()
     judging = open_judging(tracking, tmp_path)
     judge_lazily(judging, experiment_name, folder=tmp_path, judged_by="careless", blocks=1, off_by=-4)

@@ -14,7 +14,7 @@ def known(cli: Cli, experiment: str, kind: str) -> list[str]:
     """The contents of this kind that the experiment has, as the command itself lists them."""
     refused = cli("collect", "retire", "--experiment", experiment, f"--{kind}", "nothing@0")
     assert refused.code == 2, refused.err
-    found = re.search(r"There are: (.*)", refused.err)
+    found = re.search(r"of these: (.*)", refused.err)
     assert found is not None
     return found[1].split(", ")
 

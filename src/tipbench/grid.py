@@ -234,7 +234,7 @@ def _choose_prompts(pack: Pack, names: Iterable[str]) -> tuple[Prompt, ...]:
     if unknown:
         raise UsageError(
             f"pack {pack.name!r} has no prompt {', '.join(map(repr, unknown))}",
-            hint=f"It has: {', '.join(known)}",
+            hint=f"Available: {', '.join(known)}. Choose with --prompts, or prompts in tipbench.toml.",
         )
     return tuple(known[name] for name in wanted)
 

@@ -47,17 +47,22 @@ RUN_KEYS: dict[str, RunKey] = {
     "models": RunKey(
         "qwen2.5:0.5b,qwen2.5:1.5b,gemma3:1b,llama3.2:3b",
         "Models",
-        "Models with commas, by their names in `tipbench models`",
+        "Models, with commas: names from `tipbench models`, or paths of .gguf files",
         longest=4000,
     ),
     "prompts": RunKey(
         "v1,v2-mentor,v3-few-shot", "Prompts", "Prompt versions of the pack, with commas", longest=4000
     ),
     "scenarios": RunKey(
-        "core", "Scenario set", "Scenario set: core, wide, all, or one of your pack's", longest=250
+        "core", "Scenario set", "Scenario set: core, wide, all, or one of your pack", longest=250
     ),
     "n_scenarios": RunKey(
-        0, "Scenarios at most", "Cap on scenarios, 0 takes the whole set", least=0, most=1_000_000, sample=8
+        0,
+        "Scenarios at most",
+        "At most so many scenarios of the set; 0: all of it",
+        least=0,
+        most=1_000_000,
+        sample=8,
     ),
     "n_tips": RunKey(5, "Tips a cell", "Candidates per cell", least=1, most=50),
     "temperature": RunKey(0.7, "Temperature", "Sampling temperature", least=0, most=2),
@@ -81,7 +86,7 @@ RUN_KEYS: dict[str, RunKey] = {
     "mlflow_url": RunKey(
         None,
         "MLflow",
-        "MLflow server: without it localhost:5000, else the managed one",
+        "MLflow server; without it localhost:5000 if it answers there, else the managed one",
         longest=2000,
         sample="http://localhost:5000",
     ),

@@ -1,13 +1,15 @@
 """Settings: defaults < tipbench.toml < TIPBENCH_* < flags. Read once, at an entry point."""
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from tipbench.errors import UsageError
 from tipbench.run_keys import RUN_KEYS
@@ -177,6 +179,19 @@ class Settings(RunSettings):
     """The policy behind /recommend until another one is promoted."""
     policies_shadows: str = ""
 
+    _spellings: Mapping[str, str] = PrivateAttr(default_factory=dict[str, str])
+    """Setting → how it was given, for messages: the option, the variable, or the key of the file."""
+
+    def spelled(self, spellings: Mapping[str, str]) -> Self:
+        """The same, which knows how each setting was given."""
+        found = self.model_copy()
+        found._spellings = spellings
+        return found
+
+    def spell(self, name: str) -> str:
+        """How this setting was given; its name where it was not."""
+        return self._spellings.get(name, name)
+
     @property
     def models_folder(self) -> Path:
         """Where embedded weights are kept."""
@@ -224,7 +239,8 @@ def read_settings(
         settings = Settings.model_validate(_nest(values))
     except ValidationError as error:
         raise UsageError(_explain(error, origins)) from None
-    return settings.model_copy(update={"home": settings.home.expanduser().absolute()})
+    found = settings.model_copy(update={"home": settings.home.expanduser().absolute()})
+    return found.spelled({name: _spell(name, origin, environ) for name, origin in origins.items()})
 
 
 def split_list(text: str, *, what: str) -> tuple[str, ...]:
@@ -306,12 +322,25 @@ def _nest(flat: Mapping[str, object]) -> dict[str, object]:
 def _read_environment(environ: Mapping[str, str]) -> dict[str, object]:
     given: dict[str, object] = {}
     for field in (*Settings.model_fields, *(f"gate.{name}" for name in GateSettings.model_fields)):
-        ours = f"TIPBENCH_{field.upper().replace('.', '_')}"
-        for variable in (ours, STANDARD_VARIABLES.get(field, "")):
-            if variable and environ.get(variable):
+        for variable in _variables(field):
+            if environ.get(variable):
                 given[field] = environ[variable]
                 break
     return given
+
+
+def _spell(name: str, origin: str, environ: Mapping[str, str]) -> str:
+    if origin == "the command line":
+        return f"--{name.replace('_', '-')}"
+    if origin != "the environment":
+        return f"{name} in {FILE_NAME}"
+    return next(each for each in _variables(name) if environ.get(each))
+
+
+def _variables(field: str) -> tuple[str, ...]:
+    """Where the environment may hold it; the first one wins."""
+    standard = STANDARD_VARIABLES.get(field)
+    return (f"TIPBENCH_{field.upper().replace('.', '_')}", *([standard] if standard else []))
 
 
 def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
@@ -320,7 +349,10 @@ def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
         name = ".".join(str(part) for part in problem["loc"][: 2 if problem["loc"][0] == "gate" else 1])
         value = "" if name in SECRETS else f" {problem['input']!r}"
         if problem["type"] == "extra_forbidden":
-            lines.append(f"{origins.get(name, 'settings')}: unknown setting {name!r}")
+            near = get_close_matches(name, Settings.model_fields, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            lines.append(f"{origins.get(name, 'settings')}: unknown setting {name!r}{meant}")
         else:
-            lines.append(f"{name}{value} from {origins.get(name, 'settings')}: {problem['msg']}")
+            what = re.sub("^(Input|String) should ", "must ", problem["msg"])
+            lines.append(f"{name}{value} from {origins.get(name, 'settings')}: {what}")
     return "\n".join(lines)

@@ -87,7 +87,7 @@ def test_an_agent_ordered_over_the_api_judges_as_a_job(
     log = site.parts.jobs.log_of(job.id).read_text()
     ended = site.parts.jobs.get(job.id)
     assert (ended.state, ended.exit_code) == ("done", 0), log
-    assert "nothing waits any more" in log
+    assert "nothing is left to judge" in log
     assert "│ answered " in log
     status = site.parts.mlflow.open().judging.status(experiment=waiting)
     assert (status.waiting, status.judged) == (0, status.candidates)

@@ -161,6 +161,21 @@ def test_an_unknown_experiment_is_not_found_in_the_one_error_shape(site: Site) -
     assert set(site.client.get("/api/nothing").json()["error"]) == {"code", "message", "hint", "fields"}
 
 
+def test_every_refusal_says_what_to_do_next(site: Site) -> None:
+    ask, viewer = site.client, site.as_("viewer")
+    refused = {
+        401: ask.get(at("runs", "any")),
+        403: ask.post("/api/bench/run", json={}, headers=viewer),
+        404: ask.get("/api/nothing", headers=viewer),
+        405: ask.delete(at("runs", "any"), headers=viewer),
+        422: ask.get(at("runs", "any"), params={"limit": "many"}, headers=viewer),
+    }
+    assert {status: answer.status_code for status, answer in refused.items()} == {
+        each: each for each in refused
+    }
+    assert [status for status, answer in refused.items() if not answer.json()["error"]["hint"]] == []
+
+
 def test_one_sitting_over_the_api_is_blind_and_counts(fresh_site: Site, judged: str) -> None:
     site, headers = fresh_site, fresh_site.as_("judge")
     opened = site.client.post(at("judging/open", judged), json={"next": 6}, headers=headers).json()

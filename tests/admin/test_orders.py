@@ -297,7 +297,7 @@ def test_an_improvement_runs_until_it_needs_verdicts(
             monkeypatch.setenv(name, value)
         ended, log = run(fresh_site, job)
     assert (ended.state, ended.exit_code) == ("done", 4), log
-    assert "Lazy verdicts are needed" in log
+    assert "Verdicts are needed" in log
     assert ended.message == "It needs scores before it can go on."
     page = fresh_site.client.get(f"/api/bench/jobs/{job.id}", headers=fresh_site.as_("viewer")).json()
     assert page["message"] == ended.message

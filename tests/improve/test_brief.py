@@ -232,4 +232,4 @@ def test_every_mistake_of_an_answer_is_named_in_words(
     named = [problem for problem in problems if any(line.startswith(problem) for line in said)]
     assert named == problems, caught.value.message
     assert not [line for line in said if "should" in line or "validation" in line or "versions.0" in line]
-    assert "nothing was stored" in caught.value.message
+    assert "nothing saved" in caught.value.message

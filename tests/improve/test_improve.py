@@ -19,7 +19,7 @@ def write_versions(*versions: dict[str, str]) -> None:
 def test_a_planted_defect_is_found_and_removed(bench: Bench, mlflow_url: str) -> None:
     bench.name_first()
     first = bench.run("improve")
-    assert (first.code, "Lazy verdicts are needed: " in first.out) == (4, True), first.out + first.err
+    assert (first.code, "Verdicts are needed: " in first.out) == (4, True), first.out + first.err
     assert f"--experiment {bench.experiment}" in first.out.splitlines()[-1]
     assert "still missing in sheet.json" in bench.run("improve").out
     fill_sheets()
@@ -35,6 +35,7 @@ def test_a_planted_defect_is_found_and_removed(bench: Bench, mlflow_url: str) ->
     assert outcome.code == 4, outcome.out + outcome.err
     assert "improve" in outcome.out.splitlines()[-1]
     assert "--apply" not in outcome.out.splitlines()[-1], "what was taken in is in the store"
+    assert outcome.out.splitlines()[-1].endswith("--sheet sheet-2.json"), "the sheet that is to be filled now"
     fill_sheets()
     passed = bench.go_on("improve")
     assert passed.code == 0, passed.out + passed.err
@@ -89,7 +90,7 @@ def test_a_version_that_was_lucky_in_training_is_not_promoted(bench: Bench) -> N
     refused = bench.go_on("improve")
     assert refused.code == 3, refused.out + refused.err
     assert "(best), from v1: luck" in refused.out
-    assert "FAIL lazy tier" in " ".join(refused.out.split())
+    assert "FAIL verdicts of people and agents" in " ".join(refused.out.split())
     confirm = refused.out.split("in '")[1].split("'")[0]
     assert bench.cli("promote", "--experiment", confirm).code == 3
     assert bench.champion() == before
@@ -145,4 +146,4 @@ def test_versions_that_cannot_be_used_are_refused_all_at_once(bench: Bench) -> N
         assert bench.run("improve", "--apply", "versions.json").code == 2
     assert "New versions of v1 are needed, for round 1" in bench.run("improve").out, "nothing was stored"
     core = bench.cli("improve", "--pack", str(bench.folder), "--experiment", f"{bench.experiment}-start")
-    assert (core.code, "not trained on" in core.err) == (2, True), core.err
+    assert (core.code, "not for training" in core.err) == (2, True), core.err

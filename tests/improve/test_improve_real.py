@@ -65,7 +65,7 @@ def test_a_defect_that_a_real_model_falls_for_is_found_removed_and_confirmed(
 def go_on(cli: Cli, asked: tuple[str, ...], outcome: Outcome) -> Outcome:
     """The command again, judged in between, until it wants no more verdicts."""
     for number in range(3, 9):
-        if "Lazy verdicts are needed" not in outcome.out:
+        if "Verdicts are needed" not in outcome.out:
             break
         judge(Path(f"sheet-{number}.json"))
         outcome = cli(*asked)

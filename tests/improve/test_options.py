@@ -80,7 +80,7 @@ def test_beside_a_champion_its_own_values_are_used_and_others_are_refused(bench:
         )
     before = bench.server.generated
     same = bench.run("improve", "--n-tips", str(N_TIPS))
-    assert (same.code, "Lazy verdicts are needed" in same.out) == (4, True), same.err
+    assert (same.code, "Verdicts are needed" in same.out) == (4, True), same.err
     assert bench.server.generated > before, "nothing was generated for those that were refused"
 
 
@@ -98,7 +98,7 @@ def test_a_pack_as_pack_new_makes_it_is_improved(bench: Bench) -> None:
         "v1",
     )
     stopped = bench.cli(*asked, "--n-tips", "2")
-    assert (stopped.code, "Lazy verdicts are needed" in stopped.out) == (4, True), stopped.out + stopped.err
+    assert (stopped.code, "Verdicts are needed" in stopped.out) == (4, True), stopped.out + stopped.err
     lines = Path("mine/scenarios.jsonl").read_text().splitlines()
     few = [line for line in lines if "held_out" not in line or line.startswith("#")]
     Path("mine/scenarios.jsonl").write_text("\n".join(few))

@@ -34,7 +34,7 @@ def test_the_agent_judges_everything_over_mcp(
     waiting = cli.ok("judge", "status", "--experiment", collected, "--json").json()["waiting"]
     assert waiting
     done = cli.ok("judge", "--agent", "--experiment", collected)
-    assert f"the agent gave {waiting} verdicts that count; nothing waits any more" in done.out
+    assert f"the agent gave {waiting} verdicts that count; nothing is left to judge" in done.out
     assert "│ answered " in done.out, "what it prints is shown"
     status = cli.ok("judge", "status", "--experiment", collected, "--json").json()
     assert (status["judged"], status["by_judge"]) == (waiting, {AGENT_NAME: waiting})
@@ -65,7 +65,7 @@ def test_an_agent_that_judges_nothing_leaves_judging_undecided(
     assert outcome.code == 4, outcome.out + outcome.err
     assert f"│ nothing for {collected}" in outcome.out
     assert "the agent gave 0 verdicts that count; " in outcome.out
-    assert "candidates still wait" in outcome.out
+    assert "candidates are left" in outcome.out
 
 
 def test_an_agent_that_fails_is_a_failure_with_its_exit_code(

@@ -108,7 +108,7 @@ def test_every_mistake_is_named_by_its_line_and_nothing_is_stored(
         "line 12: it: Input should be",
     ):
         assert part in told, told
-    assert "nothing was stored" in told
+    assert "nothing saved" in told
     assert [line["submissions"] for line in status(cli, collected)["sittings"]] == [0]
 
 
@@ -118,7 +118,7 @@ def test_a_file_without_answers_says_so(cli: Cli, items: list[Any], text: str) -
     ANSWERS.write_text(text)
     refused = apply(cli)
     assert refused.code != 0
-    assert "nothing was stored" in refused.err
+    assert "nothing saved" in refused.err
 
 
 def test_a_file_of_answers_is_not_taken_for_a_sheet_nor_a_sheet_for_answers(
@@ -151,7 +151,7 @@ def test_when_the_last_sitting_is_closed_it_says_so_and_what_comes_next(cli: Cli
     told = cli.ok("judge", "--apply", str(SHEET)).out
     assert "All sittings of this sheet are closed." in told
     assert "about 1 sitting waits" in told
-    assert f"tipbench judge --experiment {collected} --export ANOTHER.json" in told
+    assert f"tipbench judge --experiment {collected} --export judge-sheet-2.json" in told
     assert "tipbench compare" not in told
     cli.ok("judge", "--experiment", collected, "--export", "rest.json")
     fill(Path("rest.json"), items=2)

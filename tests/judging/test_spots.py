@@ -178,7 +178,7 @@ def test_spot_checks_feed_delta_and_never_the_board(cli: Cli, mlflow_url: str, c
     kinds = {line["judged_by"]: line["drawn"] for line in read_status(cli, checked)["sittings"]}
     assert (kinds["anna"], kinds["bert"]) == ("block", "spot")
     text = cli.ok("judge", "judges", "--experiment", checked, "--delta", "0.5").out
-    assert "Δ 0.50 (set) for auto − lazy," in text
+    assert "Δ 0.50 (set) for the difference," in text
     assert "less the bias" in text
     assert "σ 1.1, assumed; drift counts with σ 1.10" in text
     assert "flagged" in cli.ok("judge", "status", "--experiment", checked).out

@@ -231,7 +231,7 @@ def test_a_judge_far_off_is_told_so_without_naming_an_item(sit_down: Open, cli: 
     assert terminal.end() == 0
     said = " ".join(terminal.output[terminal.output.rfind("Handed in") :].split())
     assert "refused: too far from the checks" in said
-    assert "off the known ones on average" in said
+    assert "your scores are off by about" in said
     assert "tipbench judge accept" in said
     assert cli("compare", "--experiment", collected, "--json").json()["judged"] == 0
 

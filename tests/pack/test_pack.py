@@ -138,7 +138,7 @@ def test_an_unknown_set_and_a_negative_cap_are_usage_errors() -> None:
     pack = builtin_pack()
     with pytest.raises(UsageError, match="unknown scenario set 'cor'") as caught:
         select_scenarios(pack, "cor", 0)
-    assert caught.value.hint == "There are: core, wide, all"
+    assert caught.value.hint == "Available: core, wide, all"
     with pytest.raises(UsageError, match="n-scenarios is -1"):
         select_scenarios(pack, "core", -1)
 

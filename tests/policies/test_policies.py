@@ -101,7 +101,7 @@ def test_unknown_policies_are_named_with_those_there_are() -> None:
     with pytest.raises(UnknownPolicy) as refused:
         find_policy(list_policies(), "egreedy/v9")
     assert "egreedy/v9" in refused.value.message
-    assert refused.value.hint == "There are: egreedy-v1, egreedy-v2, linucb, random"
+    assert refused.value.hint == "Available: egreedy-v1, egreedy-v2, linucb, random"
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_one_campaign_promotes_one_refuses_and_rollback_goes_back(
     assert (fixed["budget"], fixed["looks"]) == (24, [0.5, 0.75, 1.0])
     early = cli("gate", *where)
     assert early.code == 4
-    assert "12 more lazy verdicts" in early.out
+    assert "verdicts: 12 more" in early.out
     judge_by_file(cli, campaign)
     no_auto = cli("gate", *where)
     assert (no_auto.code, "no automatic judge has judged" in no_auto.out) == (4, True)
@@ -94,7 +94,7 @@ def refuse_another(cli: Cli, campaign: Campaign) -> None:
     cli.ok(*auto(other.experiment))
     refused = cli("promote", "--experiment", other.experiment)
     assert refused.code == 3, refused.out + refused.err
-    assert "FAIL lazy tier" in " ".join(refused.out.split())
+    assert "FAIL verdicts of people and agents" in " ".join(refused.out.split())
     assert "good+v1 stays champion" in refused.out
     assert (
         cli("promote", "--experiment", other.experiment, "--challenger", "twin+v1", "--json").json()["gate"][
@@ -141,16 +141,16 @@ def test_who_promotes_by_force_is_told_what_the_gate_would_have_said(
     where, pack = ("--experiment", campaign.experiment), ("--pack", campaign.pack.name)
     judge_by_file(cli, campaign)
     forced = cli.ok("promote", *where, "--force", "--challenger", "poor+v1", "--reason", "cheaper")
-    assert "What the gate would have said" in forced.out
-    assert "FAIL lazy tier" in " ".join(forced.out.split())
+    assert "Promoted by force" in forced.out
+    assert "FAIL verdicts of people and agents" in " ".join(forced.out.split())
     assert "poor+v1 is champion" in forced.out
     told = cli.ok("champion", "history", *pack, "--json").json()
     assert told["looks"] == [], "a forced promotion takes no look"
     assert told["promotions"][-1]["overruled"] == ["planned look", "lazy tier"]
-    assert "against the gate (planned look, lazy tier): cheaper" in " ".join(
+    assert "against the gate (planned look, verdicts of people and agents): cheaper" in " ".join(
         cli.ok("champion", "history", *pack).out.split()
     )
-    assert "the gate's rules planned look, lazy tier" in cli.ok("champion", *pack).out
+    assert "the gate's rules planned look, verdicts of" in cli.ok("champion", *pack).out
     cli.ok("champion", "rollback", *pack)
     # The look that nobody took is still there to be taken.
     assert cli.ok("gate", *where, "--json").json()["look"] == 3

@@ -61,7 +61,7 @@ def test_a_latency_over_the_budget_is_said_before_judging_and_spends_no_look(cam
     passed = ask(campaign)
     assert (passed.exit_code, passed.look) == (0, 1)
     board = compare_experiment(campaign.tracking, campaign.experiment, by="arm")
-    assert any("the champion old+v1 takes 0.50 s" in remark for remark in board.remarks)
+    assert any("the champion old+v1: 0.50 s" in remark for remark in board.remarks)
 
 
 def test_where_no_verdict_can_come_any_more_the_gate_says_no_and_why(cli: Cli, campaign: Campaign) -> None:
@@ -71,7 +71,7 @@ def test_where_no_verdict_can_come_any_more_the_gate_says_no_and_why(cli: Cli, c
     cli.ok("judge", "close", *where, "--reason", "the app was dropped")
     said = cli("gate", *where)
     assert said.code == 3, said.out
-    assert "no lazy verdict counts, and none can come any more" in said.out
+    assert "no verdict counts, and none can come any more" in said.out
     assert "the app was dropped" in said.out
     assert "candidates wait" not in said.out
 

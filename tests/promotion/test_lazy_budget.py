@@ -45,7 +45,7 @@ def judge_both_tiers(cli: Cli, campaign: Campaign, *, lazily_alike: bool = False
     cli.ok(*auto(campaign.experiment))
     early = cli("gate", *where)
     assert early.code == 4, early.out
-    assert f"Look 1 needs {BUDGET // 2}: {BUDGET // 2} more lazy verdicts, 48 candidates wait" in early.out
+    assert f"Look 1 needs {BUDGET // 2} verdicts: {BUDGET // 2} more. 48 candidates are left" in early.out
     told = cli.ok("judge", *where, "--export", "sheet.json").out
     assert "good+v1" not in told, "who is handed items is told no arm"
     items = [i for s in json.loads(Path("sheet.json").read_text())["sections"] for i in s["items"]]

@@ -110,7 +110,7 @@ def test_one_campaign_promotes_one_refuses_and_rollback_goes_back(
     judge_all(cli, second)
     refused = cli("promote", "--experiment", second)
     assert refused.code == 3, refused.out + refused.err
-    assert "FAIL lazy tier" in " ".join(refused.out.split())
+    assert "FAIL verdicts of people and agents" in " ".join(refused.out.split())
     assert f"{BETTER}+v3 stays champion" in refused.out
     assert champion() == (2, f"{BETTER}+v3")
 

@@ -255,8 +255,11 @@ def test_the_automatic_judge_counts_empty_slots_at_the_gate_as_on_its_own_board(
 @pytest.mark.parametrize(
     ("rules", "says"),
     [
-        ((), "Look 1 has its 30 verdicts: tipbench gate --experiment tips takes it."),
-        ((GateRule(name="auto tier", passed=False, detail="none has judged"),), "Not decided: auto tier."),
+        ((), "to take it: tipbench gate --experiment tips"),
+        (
+            (GateRule(name="auto tier", passed=False, detail="none has judged"),),
+            "Not decided yet. Missing: automatic verdicts.",
+        ),
     ],
 )
 def test_a_look_that_has_its_verdicts_asks_for_none(rules: tuple[GateRule, ...], says: str) -> None:
@@ -267,4 +270,4 @@ def test_a_look_that_has_its_verdicts_asks_for_none(rules: tuple[GateRule, ...],
     )  # fmt: skip
     shown = io.StringIO()
     print_gate(report, Console(file=shown, width=200))
-    assert shown.getvalue().splitlines()[-1] == says
+    assert shown.getvalue().splitlines()[-1].endswith(says)

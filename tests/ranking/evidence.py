@@ -149,13 +149,21 @@ CLEAR = levels({"a": 4.4, "b": 2.5, "c": 2.4})
 
 ONE = levels({"a": 4, "b": 3}, scenarios=1)
 CASES: dict[str, tuple[Evidence, str, int]] = {
-    "nothing judged": (make_evidence({"a": [[None]], "b": [[None]]}), "Not decided: judged 0 of 2.", 4),
-    "one verdict": (
-        make_evidence({"a": [[5]], "b": [[None]]}),
-        "Not decided: fewer than two arms have verdicts in common scenarios.",
+    "nothing judged": (
+        make_evidence({"a": [[None]], "b": [[None]]}),
+        "No winner yet: 0 of 2 candidates are judged.",
         4,
     ),
-    "one scenario": (make_evidence(ONE), "Not decided yet: 2 of 2 could be first, 0 candidates wait.", 4),
+    "one verdict": (
+        make_evidence({"a": [[5]], "b": [[None]]}),
+        "No winner yet: fewer than two arms are judged in the same scenarios.",
+        4,
+    ),
+    "one scenario": (
+        make_evidence(ONE),
+        "No winner yet: 2 of 2 are still in the running; 0 candidates are left to judge.",
+        4,
+    ),
     "all ties": (
         make_evidence({arm: [[3, 3]] * 6 for arm in "abc"}),
         "No winner: 3 of 3 are tied for first.",
@@ -163,7 +171,7 @@ CASES: dict[str, tuple[Evidence, str, int]] = {
     ),
     "all failures": (
         make_evidence({"a": [[]], "b": [[]]}),
-        "Not decided: no candidate has a text to judge.",
+        "No winner yet: no candidate has a text to judge.",
         4,
     ),
     "all failures, drawn": (
@@ -173,7 +181,7 @@ CASES: dict[str, tuple[Evidence, str, int]] = {
     ),
     "one arm": (
         make_evidence({"a": [[4, 5]] * 6}),
-        "Not decided: fewer than two arms have verdicts in common scenarios.",
+        "No winner yet: fewer than two arms are judged in the same scenarios.",
         4,
     ),
     "an arm set aside": (make_evidence({**CLEAR, "late": [[None]] * 8}), "Winner: a+v1", 0),
@@ -182,7 +190,7 @@ CASES: dict[str, tuple[Evidence, str, int]] = {
             {"a": [[None]]},
             extra=[make_sitting("dicedicedice", tier="auto", judged_by="dice", state="refused", grade=DICE)],
         ),
-        "Not decided: judged 0 of 1.",
+        "No winner yet: 0 of 1 candidates are judged.",
         4,
     ),
 }

@@ -211,7 +211,7 @@ def test_the_gate_s_reasons_are_on_the_page(
     page = Path("report.html").read_text(encoding="utf-8")
     assert "The champion is two+v1. The best challenger is one+v1. No look was taken yet" in page
     assert "2 complete, 4 needed" in page
-    assert "one tier: no automatic judge" in page
+    assert "not asked: no automatic judge" in page
 
 
 def test_the_page_shows_the_gate_s_rules_under_the_settings_in_force(

@@ -94,7 +94,7 @@ def test_a_lenient_automatic_judge_moves_no_arm() -> None:
 
 def test_without_an_automatic_judge_it_says_so() -> None:
     said = report_of(make_evidence(CLEAR)).tiers.said
-    assert said == "The lazy tier alone decides: no automatic judge has judged."
+    assert said == "People and agents alone decide: no automatic judge has judged."
 
 
 def test_an_uninformative_automatic_judge_is_named_and_does_not_count() -> None:
@@ -109,7 +109,7 @@ def test_auto_verdicts_that_say_nothing_within_cells_are_not_called_a_help() -> 
     report = report_of(make_evidence(half_judged(CLEAR), auto=same))
     assert (report.tiers.used, report.tiers.slope) == ("lazy", 0.0)
     assert {line.tier for line in report.standings} == {"lazy"}
-    assert "say nothing within cells yet" in report.tiers.said
+    assert "add nothing yet" in report.tiers.said
 
 
 def test_an_automatic_judge_alone_ranks_nobody() -> None:
@@ -344,12 +344,12 @@ def test_no_column_is_cut_on_a_narrow_terminal(width: int) -> None:
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     for heading in (
         "composite",
-        "to the best [90 %]",
+        "gap [90 %]",
         "ranks",
         "P(best)",
-        "tier",
-        "lazy",
-        "auto mean",
+        "judged by",
+        "verdicts",
+        "their mean",
         "sittings",
     ):
         assert heading in text

@@ -30,7 +30,7 @@ def test_tips_come_with_their_judged_quality_and_are_the_champions_unless_told(
     assert f"{len(poor)} tips of poor+v1, {len(judged)} of them judged" in said.out
     assert {tip.kind for tip in poor} == {"morning", "evening"}
     refused = cli("policies", "tips", "--arm", "other+v1", *where)
-    assert (refused.code, "It has: good+v1, poor+v1" in refused.err) == (2, True)
+    assert (refused.code, "Available: good+v1, poor+v1" in refused.err) == (2, True)
 
     pack = ("--pack", campaign.pack.name)
     assert cli("policies", "tips", *pack).code != 0

@@ -135,7 +135,7 @@ def test_from_the_command_line_simulate_gate_promote(cli: Cli, experiment_name: 
     assert (said.code, said.json()["outcome"]) == (3, "no")
     assert ActiveFile(cli.home / "policies", default="egreedy-v1").name() == "egreedy-v1"
     said = cli("policies", "gate", "--candidate", "no-such", *where)
-    assert (said.code, "There are: egreedy-v1" in said.err) == (2, True)
+    assert (said.code, "Available: egreedy-v1" in said.err) == (2, True)
 
 
 def test_evaluate_and_verify_read_what_was_served(cli: Cli) -> None:

@@ -58,7 +58,7 @@ def test_an_auto_judge_contradicts_only_where_it_is_sure_at_five_percent() -> No
     unsure = examine_gate(with_auto(leads), "old", terms=AGREE)
     assert (unsure.promoted, unsure.tiers) == ("new", ("lazy", "auto"))
     at_most = np.mean(leads) + stats.t.ppf(0.95, 7) * np.std(leads, ddof=1) / np.sqrt(8)
-    assert f"at most {at_most:+.2f} at level 0.05" in unsure.rules[3].detail
+    assert f"upper bound {at_most:+.2f} (α 0.05)" in unsure.rules[3].detail
     # Just beyond and just short of it: the whole interval shifted.
     for shift, promoted in ((-at_most - 0.01, None), (-at_most + 0.01, "new")):
         assert examine_gate(with_auto([x + shift for x in leads]), "old", terms=AGREE).promoted == promoted
@@ -81,7 +81,7 @@ def test_with_one_tier_the_look_says_so() -> None:
     for records, terms in ((alone, AGREE), (few, AGREE), (with_auto(sure), throws_dice)):
         decision = examine_gate(records, "old", terms=terms)
         assert (decision.promoted, decision.tiers) == ("new", ("lazy",))
-        assert decision.rules[3].detail.startswith("one tier")
+        assert decision.rules[3].detail.startswith("not asked")
 
 
 def test_three_scenarios_are_too_few() -> None:

@@ -63,7 +63,7 @@ def test_no_number_of_scenarios_helps_where_the_auto_judge_disagrees_too_often()
     assert AutoJudge().agrees(0.5) < 0.8
     with pytest.raises(UsageError) as refused:
         scenarios_needed(0.5, arms=12, per_cell=1)
-    assert "lazy tier alone" in refused.value.hint
+    assert "without an automatic judge" in refused.value.hint
     assert scenarios_needed(0.5, arms=12, per_cell=1, auto=None) < 400
 
 

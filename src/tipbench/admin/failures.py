@@ -165,8 +165,26 @@ def describe(error: TipbenchError, *, blind: bool) -> Failure:
     return Failure(code=code, message=make_inert(error.message), hint=make_inert(error.hint))
 
 
+HINTS = {
+    "not_signed_in": "Sign in, or send a token: Authorization: Bearer …",
+    "forbidden": "Ask an admin for the role, or use another token.",
+    "blind": "Close your sitting first: then everything can be read again.",
+    "not_found": "Check the spelling; the lists of the API name what there is.",
+    "method": "The paths and their methods are in /api/openapi.json.",
+    "conflict": "Read what is there again, then decide anew.",
+    "bad_request": "Correct the value that is named, and send the request again.",
+    "refused": "MLflow refused it; repeating does not help. See tipbench doctor.",
+    "too_large": "Send less in one request.",
+    "too_many": "Wait, then try again.",
+    "invalid": "Correct the fields that are named; /api/openapi.json says what they take.",
+    "mlflow_away": "Nothing is lost: send the same request again when MLflow answers.",
+}
+"""What to do next, by code, where the error does not say it better."""
+
+
 def answer_failure(status: int, failure: Failure, headers: dict[str, str] | None = None) -> JSONResponse:
     """The refusal as an answer."""
+    failure = failure if failure.hint else failure.model_copy(update={"hint": HINTS.get(failure.code, "")})
     return JSONResponse(FailureAnswer(error=failure).model_dump(mode="json"), status, headers=headers)
 
 

@@ -145,7 +145,7 @@ class Bench:
         """
         if arm not in self.arms:
             raise UsageError(
-                f"experiment {self.name!r} has no arm {arm!r}", hint=f"It has: {', '.join(self.arms)}"
+                f"experiment {self.name!r} has no arm {arm!r}", hint=f"Available: {', '.join(self.arms)}"
             )
 
     def check_open(self) -> None:
@@ -297,6 +297,13 @@ class Bench:
     def blank(self) -> Write:
         """An empty write into the experiment, with an attempt id of its own."""
         return blank_write(self.experiment, self.stamps)
+
+
+def find_newest(tracking: Tracking) -> str | None:
+    """The experiment into which a cell was collected last; None where there is no cell."""
+    names = {each.id: each.name for each in tracking.list_experiments()}
+    found = tracking.search_newest_runs(list(names), "tags.`tipbench.kind` = 'cell'", most=1) if names else []
+    return names.get(found[0].experiment_id) if found else None
 
 
 def open_bench(

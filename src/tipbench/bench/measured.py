@@ -146,7 +146,7 @@ def tell_arms(
     own = arms.pop(champion, None)
     if own is None or not arms:
         return []
-    lines = [f"the champion {champion} takes {_tell_measure(own)}"]
+    lines = [f"the champion {champion}: {_tell_measure(own)}"]
     refused = [
         f"{arm.arm} ({rule}: {_tell_measure(arm)})" for arm, rule in _refused(arms.values(), own, terms)
     ]
@@ -211,4 +211,5 @@ def _refused(
 
 def _tell_measure(arm: FrozenArm) -> str:
     formed = "" if arm.well_formed is None else f", {arm.well_formed:.0%} well-formed"
-    return f"{_show_seconds(arm)} a tip{formed}"
+    timed = "not timed" if arm.tip_seconds is None else f"{_show_seconds(arm)} a tip"
+    return f"{timed}{formed}"

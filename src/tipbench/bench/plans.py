@@ -140,12 +140,30 @@ class Frozen(Record):
     """None in looks from before 2026-11-18: there the mean of a cell's auto scores is compared."""
 
 
+RULE_LABELS = {
+    "lazy tier": "verdicts of people and agents",
+    "auto tier": "automatic verdicts",
+    "auto judge": "automatic judge",
+}
+"""What people read for the names of rules that programs know."""
+
+
+def label_rule(name: str) -> str:
+    """The rule's name for people."""
+    return RULE_LABELS.get(name, name)
+
+
 class GateRule(Record):
     """One rule with its numbers."""
 
     name: str
     passed: bool
     detail: str
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return label_rule(self.name)
 
 
 class GateAnswer(Record):

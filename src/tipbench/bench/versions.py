@@ -131,7 +131,7 @@ def refuse_proposals(problems: Sequence[str], *, source: str) -> None:
     """
     if problems:
         raise UsageError(
-            f"{source} cannot be taken; nothing was stored:\n  " + "\n  ".join(problems),
+            f"{source}: rejected, nothing saved:\n  " + "\n  ".join(problems),
             hint="Correct these versions and apply the file again.",
         )
 

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from keyword import iskeyword
 
@@ -64,6 +65,14 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)  # noqa: S101
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, which knows only commands that are imported, and so suggests none."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise click.NoSuchCommand(args[0], possibilities=COMMANDS, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in `--help`."""
         for title, commands in GROUPS.items():
@@ -94,6 +103,9 @@ def main() -> None:
         code = error.exit_code
     except click.exceptions.Exit as error:
         code = error.exit_code
+    except click.NoSuchOption as error:
+        _suggest(error).show()
+        code = error.exit_code
     except click.ClickException as error:
         error.show()
         code = error.exit_code
@@ -101,6 +113,25 @@ def main() -> None:
         click.echo("stopped", err=True)
         code = 1
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _suggest(error: click.NoSuchOption) -> click.NoSuchOption:
+    """The same with the one option that was meant, if one is near. Click compares the dashes too, and lists
+    what is near by alphabet: for `--model` it names `--home` first."""
+    options = error.ctx.command.get_params(error.ctx) if error.ctx else []
+    names = [name.lstrip("-") for option in options for name in (*option.opts, *option.secondary_opts)]
+    nearest = _find_nearest(error.option_name.lstrip("-"), names)
+    meant = f" Did you mean '--{nearest}'?" if nearest else ""
+    return click.NoSuchOption(error.option_name, f"{error.message}{meant}", ctx=error.ctx)
+
+
+def _find_nearest(typed: str, names: Iterable[str]) -> str | None:
+    """What begins or ends with it (the shortest), else what is spelled nearly so."""
+    from difflib import get_close_matches
+
+    known = sorted((name for name in names if len(name) > 1), key=len)
+    whole = [name for name in known if name.startswith(typed) or name.endswith(f"-{typed}")]
+    return next(iter([*whole, *get_close_matches(typed, known, n=1)]), None)
 
 
 def _as_json(error: TipbenchError) -> str:

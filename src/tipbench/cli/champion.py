@@ -73,7 +73,7 @@ def history(*, as_json: bool, plot: Path | None, **flags: object) -> None:
         if plot is not None:
             drawing = draw_history(found)
             if drawing is None:
-                raise UsageError("no champion has lazy verdicts yet: there is nothing to draw")
+                raise UsageError("no champion was judged by people or agents yet: there is nothing to draw")
             write_whole(plot, drawing)
         if as_json:
             click.echo(found.model_dump_json(indent=1))

@@ -38,16 +38,22 @@ if TYPE_CHECKING:
 @run_option("judge_kind")
 @run_option("ollama_url")
 @click.option(
-    "--foreign", type=click.Choice(["evict", "refuse"]), help="Other clients' models in Ollama's memory."
+    "--foreign",
+    type=click.Choice(["evict", "refuse"]),
+    help="What to do with other clients' models in Ollama's memory [default: evict].",
 )
-@click.option("--unload", type=click.Choice(["per-model", "every-call"]), help="When Ollama unloads a model.")
+@click.option(
+    "--unload",
+    type=click.Choice(["per-model", "every-call"]),
+    help="When Ollama unloads a model [default: per-model].",
+)
 @click.option("--raw", is_flag=True, default=None, help="Admit models without a chat template: bare text.")
 @click.option("--skip-missing", is_flag=True, help=RUN_KEYS["skip_missing"].hint)
 @click.option("--reuse-from", metavar="EXPERIMENT", help="Take unchanged cells from there.")
-@click.option("--without-champion", is_flag=True, help="Do not add the champion's arm.")
-@click.option("--only-champion", is_flag=True, help="Nothing but the champion's arm, unless it is named.")
+@click.option("--without-champion", is_flag=True, help="Do not collect the champion too.")
+@click.option("--only-champion", is_flag=True, help="Collect nothing but the champion.")
 @click.option(
-    "--into-new", is_flag=True, help="Where the experiment holds other contents, take the next free name."
+    "--into-new", is_flag=True, help="If the experiment holds other contents, take the next free name."
 )
 @click.option("--no-wait", is_flag=True, help="Do not wait when another process holds the engine.")
 @click.option("--dry-run", is_flag=True, help="Print the plan with an estimate; generate nothing.")
@@ -68,9 +74,9 @@ def command(
     as_json: bool,
     **flags: object,
 ) -> None:
-    """Generate every missing cell. Run it again to fill what is missing: nothing is made twice.
+    """Generate every missing cell: one model asked with one prompt (an arm) about one scenario.
 
-    A model may also be the path of a .gguf file.
+    Run it again to fill what is missing: nothing is made twice.
     """
     if has_subcommand(ctx):
         return
@@ -166,8 +172,10 @@ def _show_plan(session: Session, cells: "list[Cell]", *, reuse_from: str | None,
     for name, value in numbers.items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
         session.say.print(f"{name.replace('_', ' '):18} {shown}", markup=False)
-    seen = "none: the gate needs 2 arms and 4 scenarios" if lead is None else f"{lead:g}, all judged"
-    session.say.print(f"{'lead seen with 80 %':18} {seen} (more: tipbench collect plan)", markup=False)
+    seen = "none: the gate needs 2 arms and 4 scenarios"
+    if lead is not None:
+        seen = f"{lead:g}, with 80 % probability if all is judged"
+    session.say.print(f"{'smallest lead seen':18} {seen} (more: tipbench collect plan)", markup=False)
 
 
 def _auto_judge(settings: "Settings") -> "AutoJudge | None":
@@ -246,7 +254,7 @@ def retire(
 @command.command(name="plan", short_help="What a design can see before anything is made.")
 @run_option("models")
 @run_option("prompts")
-@run_option("scenarios", metavar="core|wide|all|N", help="A set of the pack, or a number.")
+@run_option("scenarios", metavar="core|wide|all|N", help="A set of the pack, or a number [default: core].")
 @run_option("n_tips")
 @pack_option
 @click.option("--difference", type=float, help="What should be seen: how many scenarios does that need?")
@@ -254,14 +262,15 @@ def retire(
 @click.option(
     "--verdicts",
     type=click.IntRange(min=0),
-    help="A budget of lazy verdicts, the automatic judge on everything [default: gate.verdicts].",
+    help="A budget of verdicts by people and agents, beside an automatic judge on everything [default: "
+    "gate.verdicts].",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=20.0,
     show_default=True,
-    help="What one verdict takes.",
+    help="What one verdict takes a judge.",
 )
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @mlflow_options
@@ -322,5 +331,5 @@ def _count_scenarios(asked: str, sets: dict[str, str]) -> int:
     count = sum(asked in ("all", of) for of in sets.values())
     if not count:
         known = ", ".join([*dict.fromkeys(sets.values()), "all"])
-        raise UsageError(f"unknown scenario set {asked!r}", hint=f"There are: {known}, or give a number.")
+        raise UsageError(f"unknown scenario set {asked!r}", hint=f"Available: {known}, or give a number.")
     return count

@@ -25,13 +25,21 @@ if TYPE_CHECKING:
 
 
 @click.command(name="compare")
-@click.option("--by", type=click.Choice(["arm", "model", "prompt"]), default="arm", show_default=True)
+@click.option(
+    "--by",
+    type=click.Choice(["arm", "model", "prompt"]),
+    default="arm",
+    show_default=True,
+    help="What to rank. An arm is one model asked with one prompt.",
+)
 @click.option(
     "--tier",
     type=click.Choice(["lazy", "auto"]),
     default="lazy",
     show_default=True,
-    help="Whose verdicts rank. auto: the automatic judge's own board, which promotes nobody.",
+    help="Whose verdicts rank. lazy: those of people and agents; auto: those of the automatic judge, "
+    "on a board "
+    "that promotes nobody.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The whole report as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="The standings as CSV.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tipbench.cli.session import check_room, mlflow_options
+from tipbench.cli.session import check_room, mlflow_options, run_option
 from tipbench.errors import EngineError, TipbenchError
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 @click.command(name="doctor")
-@click.option("--ollama-url", help="Ollama server.")
+@run_option("ollama_url")
 @click.option(
     "--airflow-url", help="Airflow's API server [default: airflow_url of the settings, if it is set]."
 )
-@click.option("--pack", help="A built-in pack or a folder.")
+@click.option("--pack", help="A built-in pack or a folder [default: tip].")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @mlflow_options
 @click.pass_context

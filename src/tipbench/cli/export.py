@@ -148,6 +148,6 @@ def _check_ending(file: Path) -> None:
         load_parquet()
     elif file.suffix not in (PORTABLE, *ROWS):
         raise UsageError(
-            f"what {file.name!r} is to hold cannot be told by its ending",
-            hint=f"Rows go into {', '.join(ROWS)}, everything into {PORTABLE}, preferences with --pairs.",
+            f"the ending of {file.name!r} does not say what to write",
+            hint=f"For rows {', '.join(ROWS)}; for everything {PORTABLE}; for preferences add --pairs.",
         )

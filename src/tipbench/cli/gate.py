@@ -10,10 +10,15 @@ from tipbench.errors import UsageError
 
 
 @click.command(name="gate")
-@click.option("--challenger", metavar="MODEL+PROMPT", help="Ask for this arm only.")
-@click.option("--against", default="champion", show_default=True, help="Another alias or version to beat.")
+@click.option("--challenger", metavar="MODEL+PROMPT", help="Ask about this arm only [default: the best one].")
 @click.option(
-    "--plan", "plan_only", is_flag=True, help="Fix how many verdicts and looks there are; look at nothing."
+    "--against", default="champion", show_default=True, help="The version to beat: an alias or a number."
+)
+@click.option(
+    "--plan",
+    "plan_only",
+    is_flag=True,
+    help="Only fix how many verdicts and looks (planned evaluations) there will be.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="The answer as Markdown, for a pull request.")

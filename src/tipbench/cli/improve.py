@@ -50,23 +50,30 @@ OF_ONE_ROUND = {"export", "apply"}
 """What the command that goes on does not repeat."""
 
 
+def _usual(name: str) -> str:
+    """What is taken where nothing is said: with a champion all is asked as it was."""
+    default = RUN_KEYS[name].default
+    return f"{default}" if name == "n_scenarios" else f"the champion's, else {default}"
+
+
 def bench_options(function: Function) -> Function:
     """What is asked, and who judges."""
     for option in (
         *(
-            run_option(name, help=RUN_KEYS[name].hint)
+            run_option(name, help=f"{RUN_KEYS[name].hint} [default: {_usual(name)}]")
             for name in ("n_tips", "n_scenarios", "temperature", "seed")
         ),
         pack_option,
         click.option("--judge-model", help="The automatic judge [default: judge_model in tipbench.toml]."),
-        click.option("--judged-by", help="Whom sheets are for [default: your user name]."),
+        click.option("--judged-by", help="Who judges the sheets [default: your user name]."),
         click.option(
             "--sheet",
             type=FilePath,
             default=Path("sheet.json"),
             show_default=True,
-            help="What waits for a lazy judge; taken in when it is filled and the command runs again. Who "
-            "names it judges by file, also where judge_command is set.",
+            help="The file for the judge: written when verdicts are needed, taken in when it is "
+            "filled and the "
+            "command runs again. Naming it means judging by file, even where judge_command is set.",
         ),
         experiment_option,
         mlflow_options,
@@ -78,41 +85,51 @@ def bench_options(function: Function) -> Function:
 @click.command(name="improve")
 @click.option("--rounds", type=click.IntRange(1, 20), default=1, show_default=True, help="How many rounds.")
 @click.option("--export", type=FilePath, metavar="BRIEF", help="Write the brief for a coding agent here.")
-@click.option("--apply", type=FilePath, metavar="FILE", help="Take the versions in that answer the brief.")
+@click.option("--apply", type=FilePath, metavar="FILE", help="Take in the versions that answer the brief.")
 @click.option("--proposer", metavar="MODEL", help="Let this model write the versions.")
 @click.option(
-    "--versions", type=click.IntRange(1, 8), default=2, show_default=True, help="Of --proposer, each round."
+    "--versions",
+    type=click.IntRange(1, 8),
+    default=2,
+    show_default=True,
+    help="How many --proposer writes in each round.",
 )
 @click.option(
     "--train-on",
     type=click.Choice(["lazy", "auto"]),
     default="lazy",
     show_default=True,
-    help="Whose verdicts choose among versions; the gate asks the lazy tier whatever this is.",
+    help="Whose verdicts choose among versions: lazy, those of people and agents; auto, those of the "
+    "automatic "
+    "judge. The gate always asks people and agents.",
 )
-@click.option("--promote", is_flag=True, help="Make champion what the gate lets pass.")
+@click.option("--promote", is_flag=True, help="If the gate lets the winner pass, make it champion.")
 @click.option(
     "--prompt",
-    help="What to improve when there is no champion; with --model.",
+    help="The prompt to improve while there is no champion; with --model.",
     shell_complete=complete_names("prompts"),
 )
 @click.option(
-    "--model", help="Whom to ask when there is no champion.", shell_complete=complete_names("models")
+    "--model",
+    help="The model to ask while there is no champion; with --prompt.",
+    shell_complete=complete_names("models"),
 )
 @click.option(
     "--prompts",
     shell_complete=complete_names("prompts"),
     metavar="PROMPT,PROMPT,…",
-    help="Write nothing new: compare these prompts and promote the better one.",
+    help="Write nothing new: compare these prompts and promote the best one.",
 )
 @click.option(
     "--models",
-    help="With --prompts: comma-separated models, names or paths of .gguf files.",
+    help=f"With --prompts: {RUN_KEYS['models'].hint} [default: {RUN_KEYS['models'].default}]",
     shell_complete=complete_names("models"),
 )
 @click.option(
     "--scenarios",
-    help="The set to train on, less its held-out [default: wide, else all]; with --prompts the set to ask.",
+    help="The scenario set to train on, without its held-out ones [default: wide, else all]; with "
+    "--prompts the set "
+    "to ask about [default: core].",
 )
 @bench_options
 @click.pass_context
@@ -305,10 +322,11 @@ def _show_stop(ctx: click.Context, session: Session, stop: "Stop") -> None:
 
 
 def _repeat_command(ctx: click.Context, more: Sequence[str]) -> str:
-    """The command as it was given, without the files of a round, with these options."""
+    """The command as it was given, without the files of a round, with these options in the place of "
+    "theirs."""
     words = ["tipbench", str(ctx.info_name)]
     for name, spelling in given_options(ctx).items():
-        if name not in OF_ONE_ROUND:
+        if name not in OF_ONE_ROUND and spelling not in more:
             value = ctx.params[name]
             words += [spelling] if value is True else [spelling, str(value)]
     return shlex.join([*words, *more])

@@ -18,7 +18,7 @@ def command() -> None:
 
 
 @command.command(name="list")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="How many.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @home_option
 def list_jobs(*, limit: int, as_json: bool, **flags: object) -> None:

@@ -25,6 +25,7 @@ from tipbench.cli.session import (
     open_session,
     publish_verdicts,
     say_enough,
+    say_nothing_left,
     start_session,
 )
 from tipbench.errors import JudgedEnough, TipbenchError, UsageError
@@ -77,18 +78,18 @@ def hand_out_options(function: Function) -> Function:
         click.option(
             "--judge-kind",
             type=click.Choice(["claude-code", "human"]),
-            help="Only cells that wait for this kind of judge.",
+            help="Only cells that were collected for this kind of judge [default: any].",
         ),
         click.option(
             "--second-opinion",
             type=Share(),
-            help="This share of what others judged, as 10%: it counts for agreement, not for the board.",
+            help="Judge a share of what others judged again, as 10%: for agreement, not for the board.",
         ),
         click.option(
             "--disagreements",
             type=click.IntRange(min=1),
             metavar="N",
-            help="The N most doubtful automatic verdicts, to check: for agreement and Δ, not for the board.",
+            help="Check the N most doubtful automatic verdicts: for agreement and Δ, not for the board.",
         ),
         click.option(
             "--champion", metavar="MODEL+PROMPT", help="With --next: the arm that a winner must beat."
@@ -97,7 +98,7 @@ def hand_out_options(function: Function) -> Function:
             "--next",
             type=click.IntRange(min=1),
             metavar="N",
-            help="About N items, in whole blocks: those that matter for deciding the winner.",
+            help="Only about N items: those that tell most about the winner.",
         ),
     ):
         function = option(function)
@@ -114,17 +115,17 @@ def delta_option(function: Function) -> Function:
 
 
 @click.group(name="judge", invoke_without_command=True)
-@click.option("--export", "export", type=FilePath, help="Write what waits for a lazy judge to this file.")
-@click.option("--apply", "apply", type=FilePath, help="Take the verdicts of this file in.")
+@click.option("--export", "export", type=FilePath, help="Write what is left to judge to this file.")
+@click.option("--apply", "apply", type=FilePath, help="Take in the verdicts from this file.")
 @click.option(
     "--sheet",
     type=FilePath,
-    help="With --apply of a file of answers, one JSON object a line: the sheet that it answers.",
+    help="With --apply, when the file holds only answers, one JSON object a line: the sheet they answer.",
 )
 @click.option("--interactive", is_flag=True, help="Judge here, at the keyboard.")
-@click.option("--close", is_flag=True, help="With --apply: close sittings that are filled in part.")
+@click.option("--close", is_flag=True, help="With --apply: also close sittings that are only partly filled.")
 @hand_out_options
-@click.option("--judged-by", help="Who judges [default: what the sheet says; at hand-out your user name].")
+@click.option("--judged-by", help="Who judges [default: your user name; with --apply what the sheet says].")
 @click.option("--auto", is_flag=True, help="Let a model judge everything it did not judge yet.")
 @click.option(
     "--judge-model",
@@ -133,23 +134,29 @@ def delta_option(function: Function) -> Function:
 @click.option(
     "--budget",
     type=click.FloatRange(min=0),
-    help="With --auto: at most so many US dollars [default: judge_budget].",
+    help="With --auto: at most so many US dollars [default: the setting judge_budget].",
 )
-@click.option("--anyway", is_flag=True, help="With --auto: judge on when the anchors show it cannot.")
+@click.option(
+    "--anyway", is_flag=True, help="With --auto: go on even when the anchors show that it cannot judge."
+)
 @click.option("--agent", is_flag=True, help="Let the coding agent of the setting judge_command judge.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @experiment_option
 @mlflow_options
 @click.pass_context
 def command(ctx: click.Context, **given: Any) -> None:
-    """Hand out what waits for a judge: to a file (--export FILE), whose verdicts are then taken in
-    (--apply FILE), or to you (--interactive)."""
+    """Judge blind: at the keyboard (--interactive), or by file (--export FILE, fill it in, --apply FILE).
+
+    What is handed out in one go is a sitting: whole blocks (one tip of every arm for one scenario) among
+    hidden checks.
+    """
     if has_subcommand(ctx):
         return
     ways = [way for way in GOES_WITH if given[way]]
     if len(ways) != 1:
         raise UsageError(
-            "judge takes exactly one of --export FILE, --apply FILE, --interactive, --auto and --agent"
+            "judge takes exactly one of --export FILE, --apply FILE, --interactive, --auto and --agent",
+            hint="To judge here yourself: tipbench judge --interactive",
         )
     (way,) = ways
     _check_options(given_options(ctx), way)
@@ -221,10 +228,10 @@ def _print_export(session: Session, path: Path, handout: "Handout | None", *, as
     for remark in handout.remarks if handout else ():
         say.print(f"· {remark}", markup=False)
     if handout is None:
-        say.print("Nothing is left to hand out: everything is judged, or with a judge right now.")
-        say.print(f"  tipbench judge status --experiment {session.settings.experiment}", markup=False)
+        say_nothing_left(session)
     else:
-        say.print(f"{items} items in {sections} sections (one sitting each) in {path}", markup=False)
+        parts = "1 section" if sections == 1 else f"{sections} sections"
+        say.print(f"{items} items in {parts} (each a sitting of its own) in {path}", markup=False)
         if sections > 1:
             say.print("Judge them one after the other, each in one go, and apply after each.")
         say.print("Fill in the scores there, or answer in a file of its own, one JSON object a line. Then:")
@@ -250,7 +257,7 @@ def _apply(given: Mapping[str, Any]) -> int:
         if given["as_json"]:
             click.echo(json.dumps(_applied_as_json(taken, refused)))
         else:
-            _print_apply(session, taken, refused)
+            _print_apply(session, taken, refused, sheet=sheet or file)
         if session.settings.publish_after_apply:
             publish_verdicts(session, taken.experiment)
     return REFUSED if refused else 0
@@ -279,7 +286,9 @@ def _applied_as_json(taken: "AppliedSheet", refused: "Mapping[str, SittingLine]"
     ]
 
 
-def _print_apply(session: Session, taken: "AppliedSheet", refused: "Mapping[str, SittingLine]") -> None:
+def _print_apply(
+    session: Session, taken: "AppliedSheet", refused: "Mapping[str, SittingLine]", *, sheet: Path
+) -> None:
     from tipbench.show.sittings import tell_stored
 
     why = _tell_why(taken, refused)
@@ -290,10 +299,10 @@ def _print_apply(session: Session, taken: "AppliedSheet", refused: "Mapping[str,
         )
         for line in (*tell_stored(section.stored), *why.get(section.sitting, ())):
             session.say.print(f"  {line}", markup=False, soft_wrap=True)
-    _say_next(session, taken)
+    _say_next(session, taken, sheet=sheet)
 
 
-def _say_next(session: Session, taken: "AppliedSheet") -> None:
+def _say_next(session: Session, taken: "AppliedSheet", *, sheet: Path) -> None:
     """What is left to do, in items: who knows how many candidates there are knows how many are checks.
 
     Nobody is sent to the board who still has items to judge, or may take some: it names the arms.
@@ -313,10 +322,12 @@ def _say_next(session: Session, taken: "AppliedSheet") -> None:
     elif any(line.state == "open" and line.judged_by in judges for line in status.sittings):
         session.say.print("  judge the sitting that is still open: you have its items elsewhere")
     elif status.sittings_waiting and status.ended is None:
+        from tipbench.judging.sheet import free_sheet
         from tipbench.show.sittings import tell_sittings
 
         session.say.print(f"  about {tell_sittings(status.sittings_waiting)}; to judge on:", markup=False)
-        session.say.print(f"  tipbench judge --experiment {name} --export ANOTHER.json", markup=False)
+        path = shlex.quote(str(free_sheet(sheet)))
+        session.say.print(f"  tipbench judge --experiment {name} --export {path}", markup=False)
     else:
         session.say.print(f"  tipbench compare --experiment {name}", markup=False)
 

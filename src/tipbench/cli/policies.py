@@ -47,14 +47,14 @@ ExistingFile = click.Path(exists=True, dir_okay=False, path_type=Path)
 ExistingFolder = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-@click.group(name="policies")
+@click.group(name="policies", context_settings={"show_default": True})
 def command() -> None:
     """Which tip a user sees, and what is learned from what the user does."""
 
 
 @command.command()
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=8321, show_default=True)
+@click.option("--host", default="127.0.0.1", help="Where to listen.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8321, help="The port; 0: any free one.")
 @click.option("--expose", is_flag=True, help="Listen beyond this machine. Needs TLS in front.")
 @click.option("--store", "policies_store", help="'files', or a Redis server: redis://… [default: files].")
 @click.option("--active", "policies_active", help="The policy behind /recommend [default: egreedy-v1].")
@@ -69,7 +69,6 @@ def command() -> None:
     "--workers",
     type=click.IntRange(1, 64),
     default=1,
-    show_default=True,
     help="Processes that answer. More than one needs a store in Redis.",
 )
 @home_option
@@ -154,6 +153,12 @@ def verify(ctx: click.Context, **flags: object) -> None:
     ctx.exit(3 if differing else 0)
 
 
+def runs_option(function: Function) -> Function:
+    """Where simulations are stored."""
+    what = "The MLflow experiment of the simulations."
+    return click.option("--experiment", "runs_in", default="tipbench-policies", help=what)(function)
+
+
 def world_options(function: Function) -> Function:
     """The simulated users, and what they are offered: of a simulation, and of the plan of one."""
     for option in (
@@ -162,22 +167,26 @@ def world_options(function: Function) -> Function:
             "--profile-effect",
             type=click.FloatRange(0, 10),
             default=0.0,
-            show_default=True,
             help="How much a user's profile decides which kind of tip works.",
         ),
-        click.option("--rounds", type=click.IntRange(10, 100_000), default=300, show_default=True),
-        click.option("--users", type=click.IntRange(8, 100_000), default=40, show_default=True),
+        click.option("--rounds", type=click.IntRange(10, 100_000), default=300, help="Tips a user."),
+        click.option("--users", type=click.IntRange(8, 100_000), default=40, help="Simulated users."),
     ):
         function = option(function)
     return function
 
 
 @command.command()
-@click.option("--policies", "names", default="egreedy-v1,egreedy-v2,linucb,random", show_default=True)
+@click.option(
+    "--policies",
+    "names",
+    default="egreedy-v1,egreedy-v2,linucb,random",
+    help="Which to compare, with commas.",
+)
 @world_options
 @click.option("--seed", type=int, help="Of the users and everything that happens to them [default: 0].")
 @click.option("--plan", "planned", metavar="RUN", help="Simulate this plan: what `policies plan` declared.")
-@click.option("--experiment", "runs_in", default="tipbench-policies", show_default=True)
+@runs_option
 @click.option("--plot", type=FilePath, help="Draw the regret: an SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="The whole report as JSON.")
 @mlflow_options
@@ -279,13 +288,13 @@ def _say_whether_it_counts(session: Session, *, planned: str | None, counts: boo
 
 
 @command.command(name="plan")
-@click.option(
-    "--candidate", default="egreedy-v2", show_default=True, help="The policy that wants to be active."
-)
+@click.option("--candidate", default="egreedy-v2", help="The policy that wants to be active.")
 @click.option("--active", help="The policy to beat [default: the active one].")
 @world_options
-@click.option("--seed", "own_seed", type=click.IntRange(0, 2**63 - 1), help="[default: one is drawn]")
-@click.option("--experiment", "runs_in", default="tipbench-policies", show_default=True)
+@click.option(
+    "--seed", "own_seed", type=click.IntRange(0, 2**63 - 1), help="Of the users [default: one is drawn]."
+)
+@runs_option
 @mlflow_options
 def declare(
     *,
@@ -377,11 +386,7 @@ def _spark(values: Sequence[float]) -> str:
 
 @command.command()
 @click.option("--policy", "names", multiple=True, help="Which policy; may be repeated [default: all].")
-@click.option(
-    "--signals",
-    type=ExistingFolder,
-    help="Folder of the signal log [default: that of the data folder].",
-)
+@click.option("--signals", type=ExistingFolder, help="The signal log [default: that of the data folder].")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @home_option
 def evaluate(*, names: tuple[str, ...], signals: Path | None, as_json: bool, **flags: object) -> None:
@@ -452,13 +457,9 @@ def shadows(*, signals: tuple[Path, ...], as_json: bool, **flags: object) -> Non
 
 
 @command.command()
-@click.option(
-    "--candidate", default="egreedy-v2", show_default=True, help="The policy that wants to be active."
-)
+@click.option("--candidate", default="egreedy-v2", help="The policy that wants to be active.")
 @click.option("--active", help="The policy to beat [default: the active one].")
-@click.option(
-    "--experiment", "runs_in", default="tipbench-policies", show_default=True, help="Where simulations are."
-)
+@runs_option
 @click.option("--signals", type=ExistingFolder, help="Signal log.")
 @click.option("--promote", is_flag=True, help="Make the candidate active if the gate says so.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
@@ -527,13 +528,8 @@ def _print_gate(session: Session, outcome: str, rules: list[tuple[str, bool | No
 @command.command(name="tips")
 @click.option("--arm", help="The arm, as MODEL+PROMPT [default: the champion's].")
 @click.option("--experiment", "where", help="Its experiment [default: the one the champion is from].")
-@click.option(
-    "--kind-of",
-    default=KIND_VALUE,
-    show_default=True,
-    help="The scenario's value that names the kind.",
-)
-@click.option("--out", type=FilePath, help="[default: tips.jsonl of the data folder]")
+@click.option("--kind-of", default=KIND_VALUE, help="The scenario's value that names the kind.")
+@click.option("--out", type=FilePath, help="The file to write [default: tips.jsonl of the data folder].")
 @click.option("--pack", help="Whose champion [default: tip].")
 @mlflow_options
 def write_champions_tips(

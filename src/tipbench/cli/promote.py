@@ -7,10 +7,10 @@ from tipbench.errors import UsageError
 
 
 @click.command(name="promote")
-@click.option("--challenger", metavar="MODEL+PROMPT", help="Ask for this arm only.")
+@click.option("--challenger", metavar="MODEL+PROMPT", help="Ask about this arm only [default: the best one].")
 @click.option("--initial", metavar="MODEL+PROMPT", help="Name the first champion; needs --reason.")
-@click.option("--force", is_flag=True, help="Promote --challenger whatever the gate says; needs --reason.")
-@click.option("--reason", help="Why, where a person decides. It is recorded.")
+@click.option("--force", is_flag=True, help="Promote --challenger even if the gate says no; needs --reason.")
+@click.option("--reason", help="Why, with --initial and --force. It is recorded.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @experiment_option
 @mlflow_options
@@ -25,14 +25,18 @@ def command(
     as_json: bool,
     **flags: object,
 ) -> None:
-    """Ask the gate, and make the arm champion that it lets pass. Exit codes as of the gate."""
+    """Ask the gate, and make the arm that it lets pass champion. Exit codes as for `gate`."""
     by_person = bool(initial) or force
     if initial and (force or challenger):
         raise UsageError("--initial goes without --force and --challenger")
     if force and not challenger:
         raise UsageError("--force needs the arm: --challenger MODEL+PROMPT")
-    if by_person != (reason is not None):
-        raise UsageError("--reason goes with --initial and --force, and they need it")
+    if by_person and reason is None:
+        raise UsageError(
+            f"{'--initial' if initial else '--force'} needs a reason", hint="Add --reason 'why'."
+        )
+    if reason is not None and not by_person:
+        raise UsageError("--reason goes with --initial or --force: the gate needs none")
     from tipbench.promotion.gate import GateQuestion
     from tipbench.show.terminal import show_outcome
 

@@ -37,7 +37,7 @@ password_option = click.option(
 
 @click.group(name="serve", invoke_without_command=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8765, show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=8765, show_default=True, help="The port.")
 @click.option(
     "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that answer."
 )
@@ -166,7 +166,13 @@ def users() -> None:
 
 @users.command(name="create")
 @click.argument("name")
-@click.option("--role", type=click.Choice(["admin", "judge", "viewer"]), default="admin", show_default=True)
+@click.option(
+    "--role",
+    type=click.Choice(["admin", "judge", "viewer"]),
+    default="admin",
+    show_default=True,
+    help="admin may do everything, a judge judges, a viewer reads.",
+)
 @password_option
 @home_option
 def create_user(*, name: str, role: "Role", password_stdin: bool, **flags: object) -> None:

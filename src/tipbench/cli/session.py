@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import click
 from click.core import ParameterSource
 
-from tipbench.errors import JudgedEnough, TipbenchError, TrackingRefused, TrackingUnavailable, UsageError
+from tipbench.errors import (
+    ExperimentNotFound,
+    JudgedEnough,
+    TipbenchError,
+    TrackingRefused,
+    TrackingUnavailable,
+    UsageError,
+)
 from tipbench.run_keys import RUN_KEYS
 
 if TYPE_CHECKING:
@@ -42,9 +49,9 @@ Function = TypeVar("Function", bound=Callable[..., object])
 FilePath = click.Path(dir_okay=False, path_type=Path)
 ROOM_BYTES = 100_000_000
 PORTABLE = ".tipbench"
+"""How a file ends that holds a whole experiment."""
 NAMED = ("experiment", "models", "prompts", "scenarios")
 """Keys whose values a shell completes."""
-"""How a file ends that holds a whole experiment."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,20 @@ def open_session(flags: Mapping[str, object], *, for_machines: bool = False) -> 
 
     settings = read_settings(flags)
     with start_session(settings, say=make_console(stderr=for_machines)) as session:
-        yield session
+        try:
+            yield session
+        except ExperimentNotFound as error:
+            if "experiment" in flags and flags["experiment"] is None:
+                error.hint = _offer_newest(session.tracking) or error.hint
+            raise
+
+
+def _offer_newest(tracking: "Tracking") -> str:
+    """What somebody may have meant who named no experiment."""
+    from tipbench.bench.bench import find_newest
+
+    name = find_newest(tracking)
+    return f"The newest one with cells: --experiment {shlex.quote(name)}" if name else ""
 
 
 @contextmanager
@@ -260,7 +280,9 @@ def mlflow_options(function: Function) -> Function:
 
 def home_option(function: Function) -> Function:
     """The data folder, as everywhere."""
-    return click.option("--home", help="Data folder [default: $TIPBENCH_HOME].")(function)
+    return click.option(
+        "--home", help="Data folder [default: $TIPBENCH_HOME, else ~/.local/share/tipbench]."
+    )(function)
 
 
 def experiment_option(function: Function) -> Function:
@@ -359,7 +381,7 @@ def content_options(function: Function) -> Function:
 
 def pack_option(function: Function) -> Function:
     """The pack, as everywhere."""
-    return click.option("--pack", help="A built-in pack or a folder.")(function)
+    return click.option("--pack", help="A built-in pack or a folder [default: tip].")(function)
 
 
 def given_options(ctx: click.Context) -> dict[str, str]:
@@ -453,22 +475,23 @@ class CollectRun:
             say.print(f"· {line}", markup=False)
         say.print(f"{len(plan.cells)} cells are in experiment {name!r}. Next:", markup=False)
         if plan.close_reason is None:
-            say.print(
-                f"  tipbench judge --experiment {shlex.quote(name)} {_how_to_judge(settings)}", markup=False
-            )
+            for how in _how_to_judge(settings):
+                say.print(f"  tipbench judge --experiment {shlex.quote(name)} {how}", markup=False)
         else:
             say.print(f"  judging was closed: {plan.close_reason}. To open it again:", markup=False)
             say.print(f"  tipbench judge reopen --experiment {shlex.quote(name)} --reason …", markup=False)
         say.print(f"  tipbench compare --experiment {shlex.quote(name)}", markup=False)
 
 
-def _how_to_judge(settings: "Settings") -> str:
-    """The options of the judge that the cells wait for."""
+def _how_to_judge(settings: "Settings") -> list[str]:
+    """The options of the judges that the cells wait for: a person may always judge."""
     from tipbench.records import LAZY_KINDS
 
-    if settings.judge_kind in LAZY_KINDS:
-        return "--interactive" if settings.judge_kind == "human" else "--export sheet.json"
-    return "--auto" if settings.judge_model else "--auto --judge-model NAME"
+    if settings.judge_kind not in LAZY_KINDS:
+        return ["--auto" if settings.judge_model else "--auto --judge-model NAME"]
+    here = ["--interactive  # you, here"]
+    agent = ["--export sheet.json  # a coding agent, by file"]
+    return here if settings.judge_kind == "human" else [*here, *agent]
 
 
 def judge_with_bar(session: Session, order: "AutoOrder", *, quiet: bool) -> "AutoOutcome | None":
@@ -517,8 +540,7 @@ def judge_here(session: Session, request: "SittingRequest") -> int:
         say_enough(session, enough)
         return enough.exit_code
     if sitting is None:
-        session.say.print("Nothing is left to hand out: everything is judged, or with a judge right now.")
-        session.say.print(f"  tipbench judge status --experiment {shlex.quote(name)}", markup=False)
+        say_nothing_left(session)
         return 0
     left = judge_at_keyboard(judging, sitting, screen=TerminalScreen(session.say))
     if left.exit_code:
@@ -532,6 +554,15 @@ def judge_here(session: Session, request: "SittingRequest") -> int:
 def can_draw(session: Session) -> bool:
     """Whether a person sits at a terminal that can be drawn on."""
     return sys.stdin.isatty() and sys.stdout.isatty() and not session.say.is_dumb_terminal
+
+
+def say_nothing_left(session: Session) -> None:
+    """Why there is nothing to judge."""
+    from tipbench.show.sittings import tell_nothing_left
+
+    name = session.settings.experiment
+    session.say.print(tell_nothing_left(session.workbench.judging.status(experiment=name)))
+    session.say.print(f"  tipbench judge status --experiment {shlex.quote(name)}", markup=False)
 
 
 def say_enough(session: Session, enough: JudgedEnough) -> None:

@@ -221,7 +221,7 @@ class Collecting:
             known = sorted({_written(cell, kind) for cell in cells})
             raise UsageError(
                 f"experiment {experiment!r} has no cells with {kind} {value!r}",
-                hint=f"There are: {', '.join(known)}",
+                hint=f"Write NAME@HASH, of these: {', '.join(known)}",
             )
         said = Retirement(content="" if undo else f"{kind} {value}")
         lost: list[WordLost] = []

@@ -107,7 +107,7 @@ class Engines:
         except NoServer as error:
             raise ModelRefused(
                 f"unknown model {name!r}: no file of the models folder, and {error.message}",
-                hint=f"{error.hint}. {self._llamacpp.what_there_is()}",
+                hint=f"With Ollama: ollama serve, then ollama pull {name}. {self._llamacpp.what_there_is()}",
             ) from error
 
     def admit(self, name: str) -> Model:

@@ -67,7 +67,7 @@ def fetch_weights(
     if name not in KNOWN_WEIGHTS:
         raise ModelRefused(
             f"there are no weights {name!r} to fetch",
-            hint=f"Known: {', '.join(KNOWN_WEIGHTS)}. Any other .gguf works when placed into {models_folder}",
+            hint=f"Available: {', '.join(KNOWN_WEIGHTS)}. Put other .gguf files into {models_folder}",
         )
     weights = KNOWN_WEIGHTS[name]
     target = models_folder / weights.file_name

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from glob import escape
-from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -38,7 +37,7 @@ from tipbench.judging.agent import AgentOutcome
 from tipbench.judging.handout import seed_source
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
-from tipbench.judging.sheet import Sheet, part_file, read_sheet, schema_file
+from tipbench.judging.sheet import Sheet, free_sheet, part_file, read_sheet, split_number
 from tipbench.judging.status import SittingLine
 from tipbench.promotion.gate import GateQuestion
 from tipbench.promotion.promote import Outcome, Promoting
@@ -75,7 +74,7 @@ class Stop:
 class LazyJudging:
     """Where lazy verdicts come from: an `agent` that judges at once, told the experiment; else files.
 
-    Files are called after `sheet`, numbered where it is taken.
+    Files are called after `sheet`, numbered where it is taken; the command that goes on names the last one.
     """
 
     judging: Judging
@@ -111,18 +110,18 @@ class LazyJudging:
             outcome = self.agent(experiment)
             if outcome is not None and outcome.judged:
                 return None
-            said = f"Lazy verdicts of {experiment!r} are needed, and the agent gave none that counts."
+            said = f"Verdicts on {experiment!r} are needed, and the agent gave none that counts."
             return Stop(
-                4, (said, "See what it said, or judge yourself (--sheet FILE). Then go on:"), go_on=()
+                4, (said, "Read what it said, or judge yourself (--sheet FILE). Then go on:"), go_on=()
             )
         return self._hand_out(experiment, request)
 
     def _hand_out(self, experiment: str, request: SittingRequest) -> Stop:
         waiting = self._open(experiment)
-        path = self._free_file()
+        path = free_sheet(self.sheet)
         # What was killed while it was handed out is with nobody yet: its file is put in place first.
         if waiting and not part_file(path).exists():
-            return Stop(4, self._say_waiting(experiment, waiting), go_on=())
+            return self._wait(experiment, waiting)
         try:
             handout = self.judging.hand_out(path, request, experiment=experiment)
         except JudgedEnough:
@@ -130,33 +129,38 @@ class LazyJudging:
             anything = SittingRequest(request.judged_by, items=request.items, at_random=True)
             handout = self.judging.hand_out(path, anything, experiment=experiment)
         if handout is None:
-            return Stop(4, (f"no candidate of {experiment!r} can be handed to a lazy judge",))
+            return Stop(4, (f"no candidate of {experiment!r} can be handed out to be judged",))
         items = sum(len(section.items) for section in handout.sheet.sections)
         said = (
             *(f"· {remark}" for remark in handout.remarks),
-            f"Lazy verdicts are needed: {items} items of experiment {experiment!r} are in {path}.",
+            f"Verdicts are needed: {items} items of experiment {experiment!r} are in {path}.",
             "Fill in their scores, each with a reason. Then go on:",
         )
-        return Stop(4, said, go_on=())
+        return Stop(4, said, go_on=self._go_on(path))
+
+    def _go_on(self, sheet: Path) -> tuple[str, ...]:
+        """The option that names the file, where the command did not."""
+        return () if sheet == self.sheet else ("--sheet", str(sheet))
 
     def _open(self, experiment: str) -> list[SittingLine]:
         """What is with a lazy judge now."""
         found = self.judging.status(experiment=experiment).sittings
         return [line for line in found if line.state == "open" and line.drawn == "block"]
 
-    def _say_waiting(self, experiment: str, waiting: list[SittingLine]) -> tuple[str, ...]:
-        files = [str(path) for path, _ in self._sheets(experiment, waiting)]
-        where = f" in {', '.join(files)}" if files else ""
+    def _wait(self, experiment: str, waiting: list[SittingLine]) -> Stop:
+        files = [path for path, _ in self._sheets(experiment, waiting)]
+        where = f" in {', '.join(map(str, files))}" if files else ""
         sittings = ", ".join(f"{line.sitting} by {line.judged_by}" for line in waiting)
-        return (
-            f"Lazy verdicts of {experiment!r} are still missing{where}: sitting {sittings}.",
+        said = (
+            f"Verdicts on {experiment!r} are still missing{where}: sitting {sittings}.",
             "Fill in their scores, or give a lost file back (tipbench judge release). Then go on:",
         )
+        return Stop(4, said, go_on=self._go_on(files[-1] if files else self.sheet))
 
     def _sheets(self, experiment: str, waiting: list[SittingLine]) -> Iterator[tuple[Path, Sheet]]:
         """The files here that hold sittings which are open."""
         tokens = {line.sitting for line in waiting}
-        pattern = f"{escape(self.sheet.stem)}*{escape(self.sheet.suffix)}"
+        pattern = f"{escape(split_number(self.sheet)[0])}*{escape(self.sheet.suffix)}"
         for path in sorted(self.sheet.absolute().parent.glob(pattern)) if tokens else ():
             try:
                 sheet = read_sheet(path)
@@ -164,15 +168,6 @@ class LazyJudging:
                 continue  # Some other file of a similar name.
             if sheet.experiment == experiment and tokens & {part.sitting for part in sheet.sections}:
                 yield self.sheet.with_name(path.name), sheet
-
-    def _free_file(self) -> Path:
-        """The first name that is not taken; that of an interrupted export is."""
-        for n in count(1):
-            number = f"-{n}" if n > 1 else ""
-            path = self.sheet.with_name(f"{self.sheet.stem}{number}{self.sheet.suffix}")
-            if not path.exists() and (part_file(path).exists() or not schema_file(path).exists()):
-                return path
-        raise AssertionError("never")
 
 
 # From collected cells to the gate's answer: runs until lazy verdicts are needed, and goes on from there.
@@ -264,13 +259,15 @@ def _say_next(outcome: Outcome, asked: GateQuestion) -> tuple[str, ...]:
 
 
 def _say_missing_tier(report: GateReport) -> tuple[str, ...]:
-    failed = [rule.name for rule in report.rules if not rule.passed]
-    if failed == ["auto tier"]:
+    failed = [rule for rule in report.rules if not rule.passed]
+    if [rule.name for rule in failed] == ["auto tier"]:
         return (
-            f"Blocked: no automatic judge, and this plan was fixed under gate.require = {report.require!r}.",
-            "Name one (--judge-model, or judge_model in tipbench.toml). Then:",
+            f"Blocked: no automatic judge, and this plan was made with gate.require = {report.require!r}.",
+            "Name one (--judge-model, or judge_model in tipbench.toml), then:",
         )
-    return (f"Something else than lazy verdicts is missing: {', '.join(failed) or 'see above'}. Then go on:",)
+    return (
+        f"Blocked: {', '.join(rule.label for rule in failed) or 'see above'}. When that is mended, go on:",
+    )
 
 
 @dataclass(frozen=True)
@@ -363,7 +360,8 @@ class Improving:
         if course.lacking:
             raise TipbenchError(
                 f"--train-on auto cannot choose: {explain_lack(self._judging.open(self.order.experiment))}",
-                hint="Name another judge (--judge-model), or train on lazy verdicts (--train-on lazy).",
+                hint="Name another judge (--judge-model), or train on verdicts of people and agents "
+                "(--train-on lazy).",
             )
 
     def _write_brief(self, course: Course) -> Brief:

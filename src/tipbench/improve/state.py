@@ -109,8 +109,8 @@ def read_course(order: Order, bench: Bench) -> Course:
     if foreign:
         listed = ", ".join(foreign[:5])
         raise UsageError(
-            f"experiment {order.experiment!r} holds scenarios that are not trained on: {listed}",
-            hint="What is seen cannot confirm: take an experiment of its own for improving.",
+            f"experiment {order.experiment!r} holds scenarios that are not for training: {listed}",
+            hint="What was seen in training cannot confirm: name another experiment (--experiment).",
         )
     damaged: list[Damage] = []
     versions = read_versions(

@@ -160,7 +160,8 @@ class AgentJudging:
             return None
         self.report(
             f"{self.agent.words[0]} begins, for at most {self.agent.limit_seconds / 60:g} minutes: "
-            f"{before.candidates - before.judged} candidates of {experiment!r} have no lazy verdict"
+            f"{before.candidates - before.judged} candidates of {experiment!r} are not judged by a "
+            "person or an agent"
         )
         code = self.agent.run(experiment, report=self.report)
         after = self.judging.status(experiment=experiment)

@@ -458,7 +458,7 @@ def check_sheet(answered: AnsweredSheet, *, bench: Bench, judged_by: str | None)
     for section in sheet.sections:
         sitting = known.get(section.sitting)
         if section.sitting in seen:
-            problems.append(f"sitting {section.sitting!r} stands twice in the file")
+            problems.append(f"sitting {section.sitting!r} appears twice in the file")
         seen.add(section.sitting)
         if sitting is None:
             problems.append(f"sitting {section.sitting!r} is not of experiment {sheet.experiment!r}")

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from random import Random
 from typing import Any, Literal, Protocol, Self, TypeVar, cast
@@ -273,7 +274,9 @@ def check_target(path: Path) -> None:
         raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}") from error
     # The schema of an interrupted export lies there without its sheet: it is only written again.
     if path in there:
-        raise UsageError(f"{str(path)!r} exists and may hold answers", hint="Choose another file name.")
+        raise UsageError(
+            f"{str(path)!r} exists and may hold answers", hint=f"This name is free: {free_sheet(path)}"
+        )
     if there and not part_file(path).exists():
         raise UsageError(
             f"{str(there[0])!r} exists, and this sheet would write it",
@@ -339,6 +342,23 @@ def part_file(path: Path) -> Path:
 def schema_file(path: Path) -> Path:
     """The JSON Schema beside a sheet."""
     return path.with_name(path.stem + ".schema.json")
+
+
+def split_number(path: Path) -> tuple[str, int]:
+    """The name that numbered sheets share, and the number: `sheet` and 2 of sheet-2.json, 1 of sheet.json."""
+    found = re.fullmatch(r"(.+)-(\d{1,9})", path.stem)
+    return (found[1], int(found[2])) if found else (path.stem, 1)
+
+
+def free_sheet(path: Path) -> Path:
+    """The first free name from this one on, as sheet-2.json; that of an interrupted export is free."""
+    name, number = split_number(path)
+    later = (path.with_name(f"{name}-{n}{path.suffix}") for n in count(number + 1))
+    return next(each for each in chain([path], later) if _is_free(each))
+
+
+def _is_free(path: Path) -> bool:
+    return not path.exists() and (part_file(path).exists() or not schema_file(path).exists())
 
 
 # A filled sheet → answers. Everything is checked before anything is stored; every problem names its item.
@@ -482,7 +502,10 @@ def check_section(
         if item.id in lines:
             where = f"line {lines[item.id]}: item {item.id!r}"
         if content_hash(item.text) != known[item.id].text_hash:
-            problems.append(f"{where}: the text was altered; export it again")
+            problems.append(
+                f"{where}: the text was altered: put it back, or export it anew after "
+                f"`tipbench judge release {section.sitting}`"
+            )
         wrong = [*_score_problems(item, rubric), *_flag_problems(item, rubric)]
         problems += [f"{where}: {problem}" for problem in wrong]
         if not wrong and any(score is not None for score in item.scores.values()):
@@ -510,7 +533,7 @@ def _make_answer(item: SheetItem, rubric: Rubric) -> Answer:
 def sheet_error(path: Path, problems: Sequence[str]) -> SheetError:
     """The refusal of a file with these problems."""
     return SheetError(
-        f"{str(path)!r} cannot be taken; {_tell(problems)}",
+        f"{str(path)!r} {_tell(problems)}",
         hint="Correct these items and apply the file again.",
     )
 
@@ -523,7 +546,7 @@ def answers_error(problems: Sequence[str]) -> SheetError:
 def _tell(problems: Sequence[str]) -> str:
     more = len(problems) - MAX_PROBLEMS
     shown = [*problems[:MAX_PROBLEMS], *([f"… and {more} more"] if more > 0 else [])]
-    return "\n  ".join(["nothing was stored:", *shown])
+    return "\n  ".join(["rejected, nothing saved:", *shown])
 
 
 def _check_format(path: Path, data: object) -> None:

@@ -458,7 +458,7 @@ def select_scenarios(pack: Pack, which: str, cap: int) -> tuple[Scenario, ...]:
     """
     sets = list(dict.fromkeys(scenario.set for scenario in pack.scenarios))
     if which not in ("all", *sets):
-        raise UsageError(f"unknown scenario set {which!r}", hint=f"There are: {', '.join([*sets, 'all'])}")
+        raise UsageError(f"unknown scenario set {which!r}", hint=f"Available: {', '.join([*sets, 'all'])}")
     if cap < 0:
         raise UsageError(f"n-scenarios is {cap}", hint="Give 0 for the whole set, or a positive number")
     chosen = tuple(scenario for scenario in pack.scenarios if which in ("all", scenario.set))

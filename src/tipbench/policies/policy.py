@@ -102,4 +102,4 @@ def find_policy(policies: Mapping[str, Policy], name: str) -> Policy:
     for policy in policies.values():
         if name in {policy.name, policy.path}:
             return policy
-    raise UnknownPolicy(f"no policy {name!r}", hint=f"There are: {', '.join(policies)}")
+    raise UnknownPolicy(f"no policy {name!r}", hint=f"Available: {', '.join(policies)}")

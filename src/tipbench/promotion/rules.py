@@ -135,7 +135,7 @@ def examine_today(frozen: Frozen, *, alpha: float, challenger: str | None) -> Ga
         champion=frozen.champion, arm_hash="", budget=0, looks=(1.0,), alpha=alpha, counted=frozen.counted
     )
     found = _answer(frozen, plan, 0, challenger)
-    detail = f"none was taken: the rules on the {frozen.counted} lazy verdicts of today, as if it were one"
+    detail = f"none was taken: the rules on today's {frozen.counted} verdicts, as if it were one"
     unplanned = GateRule(name=LOOK_RULE, passed=False, detail=detail)
     others = tuple(rule for rule in found.rules if rule.name != LOOK_RULE)
     return found.model_copy(update={"answer": "undecided", "promoted": None, "rules": (unplanned, *others)})
@@ -202,7 +202,7 @@ def _answer(frozen: Frozen, plan: PlanFacts, look: int, challenger: str | None) 
 
 def _anchored_rule(lazy: Sequence[FrozenSitting], *, allowed: bool) -> GateRule:
     without = [sitting.token for sitting in lazy if sitting.unanchored]
-    detail = f"{len(lazy) - len(without)} of {len(lazy)} lazy sittings had enough anchors"
+    detail = f"{len(lazy) - len(without)} of {len(lazy)} sittings had enough anchors"
     if without and allowed:
         detail += " (allowed by setting)"
     return GateRule(name="anchored", passed=allowed or not without, detail=detail)
@@ -292,12 +292,19 @@ class GateReport(Record):
     def words(self) -> str:
         """The answer as a sentence."""
         if self.answer == "promote":
-            alone = " One tier: the lazy one alone says so." if self.tiers == ("lazy",) else ""
+            alone = " People and agents alone say so." if self.tiers == ("lazy",) else ""
             return f"Promote {self.promoted}: it is better than the champion {self.champion}.{alone}"
-        failed = ", ".join(rule.name for rule in self.rules if not rule.passed)
         if self.answer == "no":
-            return f"Do not promote: {failed or 'doubtful'}. {self.champion} stays champion."
-        return f"Not decided{': ' + failed if failed else ''}."
+            why = self._tell_why("Failed") or ": doubtful"
+            return f"Do not promote{why}. {self.champion} stays champion."
+        return f"Not decided yet{self._tell_why('Missing')}."
+
+    def _tell_why(self, word: str) -> str:
+        failed = [rule for rule in self.rules if not rule.passed]
+        leads = self.challenger is not None and self.difference is not None and self.difference > 0
+        if leads and [rule.name for rule in failed] == [LAZY_RULE]:
+            return f": {self.challenger} leads by {self.difference:.2f}, which is not certain enough"
+        return f". {word}: {', '.join(rule.label for rule in failed)}" if failed else ""
 
 
 class GatePreview(Record):
@@ -388,8 +395,8 @@ def check_before_plan(bench: Bench, opponent: Opponent, challenger: str | None) 
     if not opponent.name:
         detail = f"{opponent.arm.name} has no cell in this experiment"
         if opponent.arm.name in bench.arms:
-            detail += ": what has its name there are other weights or another prompt"
-        hint = f"Collect again, the champion is added: tipbench collect --experiment {name} …"
+            detail += ": what has its name there has other weights or another prompt"
+        hint = f"Collect again (the champion is added): tipbench collect --experiment {name} …"
         return _refuse("undecided", "champion", detail, hint)
     if not any(cell.answered_count for cell in bench.evidence.cells):
         return _refuse("no", "candidates", "no candidate has a text to judge", "")
@@ -411,8 +418,8 @@ def check_obstacle(
 OVERCOME = {
     "scenarios": "Collect more scenarios into a new experiment, or set gate.scenarios.",
     "anchored": "Add anchors to the pack (tipbench judge anchors), or set gate.unanchored = true.",
-    "latency": "Collect again where nothing else runs, or set another gate.latency_seconds or …_ratio.",
-    "format": "Mend the prompt, or set another gate.format_drop.",
+    "latency": "Collect again while nothing else runs, or raise gate.latency_seconds or gate.latency_ratio.",
+    "format": "Fix the prompt, or raise gate.format_drop.",
 }
 
 
@@ -424,7 +431,10 @@ def check_before_look(bench: Bench, opponent: Opponent, terms: FrozenTerms) -> P
     judged = {given.cell.facts.scenario for given in evidence.lazy if given.cell.facts.arm == opponent.name}
     if len(judged) < terms.scenarios:
         detail = f"the champion is judged in {len(judged)}, {terms.scenarios} are needed"
-        return _refuse(waits, "scenarios", detail, _say_closed(bench))
+        more = f"Judge more: tipbench judge --experiment {shlex.quote(bench.experiment.name)} --interactive"
+        return _refuse(
+            waits, "scenarios", detail, _say_closed(bench) or (more if waits == "undecided" else "")
+        )
     if terms.require != "both" or evidence.auto:
         return None
     add = f"tipbench judge --auto --judge-model NAME --experiment {shlex.quote(bench.experiment.name)}"
@@ -437,16 +447,18 @@ def check_before_look(bench: Bench, opponent: Opponent, terms: FrozenTerms) -> P
     if evidence.judging_closed:
         return _refuse("no", "auto tier", "no automatic judge has judged", _say_closed(bench))
     way_out = (
-        f"Add one: {add}. Or set gate.require and collect into a new experiment: this plan keeps its own."
+        f"Add one: {add}. Or set gate.require and collect into a new experiment: this experiment's "
+        "plan keeps "
+        "the rule that it was made with."
     )
     return _refuse("undecided", "auto tier", "no automatic judge has judged", way_out)
 
 
 def check_exhausted(bench: Bench) -> PlainAnswer | None:
-    """Why no lazy verdict will ever count; None while one does or can come."""
+    """Why no verdict of people or agents will ever count; None while one does or can come."""
     if count_verdicts(bench.evidence) or bench.evidence.unjudged_slots():
         return None
-    return _refuse("no", "verdicts", "no lazy verdict counts, and none can come any more", _say_closed(bench))
+    return _refuse("no", "verdicts", "no verdict counts, and none can come any more", _say_closed(bench))
 
 
 def _say_closed(bench: Bench) -> str:

@@ -175,7 +175,7 @@ def find_registered(tracking: Tracking, chain: Chain, against: str) -> Promotion
             return promotion
     raise UsageError(
         f"the prompt {name!r} has no version or alias {against!r} of ours",
-        hint=f"There is: {', '.join([*known, *(str(each.number) for each in versions)]) or 'none'}",
+        hint=f"Available: {', '.join([*known, *(str(each.number) for each in versions)]) or 'none'}",
     )
 
 

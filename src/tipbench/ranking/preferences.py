@@ -140,7 +140,7 @@ class _PairMaker:
 
 def _say_why(evidence: Evidence, blocks: list[list[CountedVerdict]], min_margin: float) -> str:
     if not any(sitting.counts and sitting.facts.tier == "lazy" for sitting in evidence.sittings):
-        return "no lazy sitting was accepted yet: judge some blocks first"
+        return "no sitting of a person or an agent was accepted yet: judge some blocks first"
     if not any(len(members) > 1 for members in blocks):
         return "no block has two judged candidates: preferences need two arms that were judged together"
     apart = f"{min_margin:g} points apart"

@@ -117,7 +117,7 @@ def list_sittings(evidence: Evidence, on_board: Iterable[CountedVerdict]) -> tup
 def _say_one_tier(evidence: Evidence, counts: _Counts) -> str:
     refused = _say_refused(evidence)
     if counts.used == "lazy":
-        return f"The lazy tier alone decides: {refused or 'no automatic judge has judged.'}"
+        return f"People and agents alone decide: {refused or 'no automatic judge has judged.'}"
     if counts.used == "auto":
         return (
             "Only an automatic judge has judged. It may like some arms more than others, so its means stand "
@@ -125,7 +125,7 @@ def _say_one_tier(evidence: Evidence, counts: _Counts) -> str:
             "--tier auto."
         )
     return (
-        f"Nobody has judged yet: {refused}" if refused else "Nobody has judged yet: there are no standings."
+        f"No verdict counts yet: {refused}" if refused else "No verdict counts yet: there are no standings."
     )
 
 
@@ -141,15 +141,19 @@ def _say_refused(evidence: Evidence) -> str:
 
 
 def _say_both(counts: _Counts, slope: float, alpha: Alpha) -> str:
-    many = f"{counts.auto} auto verdicts"
+    many = f"{counts.auto} automatic verdicts"
     if not slope:
         return (
-            f"The lazy tier alone decides: {many} are there but say nothing within cells yet (too few lazy "
-            "verdicts beside them, or they do not vary)."
+            f"People and agents alone decide: {many} are there but add nothing yet (too few verdicts "
+            "of people "
+            "and agents beside them, or they do not vary)."
         )
-    said = f"Lazy verdicts decide; {many} sharpen them within cells (slope {slope:.2f}) and move no arm."
+    said = (
+        f"Verdicts of people and agents decide; {many} only narrow the intervals (slope {slope:.2f} within "
+        "cells) and move no arm."
+    )
     if not alpha.informative:
-        said += " They agree with the lazy ones no more than by chance."
+        said += " They agree with those of people and agents no more than by chance."
     return said
 
 
@@ -413,7 +417,7 @@ def _weigh_judge(judge: AutoVerdicts | None, counted: Evidence, rubric: Rubric) 
         why = f"{refused[0].upper()}{refused[1:]}" if refused else "No automatic judge has judged here."
         said = (
             f"{why} So nobody is ranked. Let a better one judge: tipbench judge --auto --judge-model NAME; "
-            "or leave the auto tier and look at the board of the lazy verdicts."
+            "or look at the board of people and agents, without --tier auto."
         )
         return Tiers(used="none", lazy=lazy, said=said)
     both = pair_tiers(counted, rubric)

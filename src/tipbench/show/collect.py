@@ -20,6 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from tipbench.collect.candidates import NO_TIP
 from tipbench.collect.run import CollectedCell
 from tipbench.inert import make_inert_line
 from tipbench.judging.anchors import ANCHORS_PER_SITTING
@@ -97,7 +98,8 @@ def _show_lines(collected: Iterable[CollectedCell], *, total: int, say: Console)
 
 def _line(each: CollectedCell, done: int, total: int) -> str:
     if each.failure:
-        outcome = f"failed: {each.failure}"
+        why = "the answer was not a list" if each.failure == NO_TIP else each.failure
+        outcome = f"0 of {len(each.candidates)} tips: {why}"
     elif each.reused:
         outcome = "reused"
     else:
@@ -177,9 +179,10 @@ class JudgingWork:
         """Where the variance comes from."""
         if self.like is None:
             return (
-                f"The variance of a cell is the usual one ({ASSUMED_NOISE}), which comes from simulated "
-                "arms: that of real ones, weak models among them, was twice as large (docs/campaign.md). "
-                "--like takes it from an earlier experiment."
+                f"The variance of a cell is the usual one ({ASSUMED_NOISE}), from simulated arms. "
+                "Real arms, weak "
+                "models among them, varied twice as much (docs/campaign.md): --like EXPERIMENT takes it from "
+                "an earlier experiment of yours."
             )
         seen = f"{self.like.variance:.2f} with {self.like.per_cell:.3g} verdicts a cell"
         noise = make_inert_line(self.like.noise, limit=120)
@@ -283,7 +286,7 @@ def _seen_table(work: JudgingWork, scenarios: int) -> Table:
         alone = "" if each.lead_by_lazy_tier is None else f"{each.lead_by_lazy_tier:.2f}"
         work_to_do = (f"{each.sittings}", work.time(each.scenarios * each.verdicts_a_cell))
         lines.append((f"{each.verdicts_a_cell}", f"{each.verdicts}", seen, alone, *work_to_do))
-    seen_by = ("lead seen with 80 %", "by the lazy tier alone")
+    seen_by = ("lead seen with 80 %", "without automatic judge")
     return _table(("verdicts a cell", "verdicts", *seen_by, "sittings", "judging"), lines)
 
 
@@ -292,7 +295,7 @@ def _tell_budget(work: JudgingWork, scenarios: int) -> str:
     design = spend_budget(work.budget, arms=work.arms, scenarios=scenarios)
     blocks = work.budget // work.arms
     where = f"{blocks} blocks in {design.scenarios} scenarios"
-    made = f"A lazy budget of {work.budget} verdicts (gate.verdicts): {where}"
+    made = f"A budget of {work.budget} verdicts (gate.verdicts): {where}"
     if design.scenarios < FEWEST_SCENARIOS:
         least = FEWEST_SCENARIOS * work.arms
         return f"{made}: the gate needs {FEWEST_SCENARIOS} scenarios, so {least} verdicts at least."
@@ -332,8 +335,9 @@ def _doubt(work: JudgingWork, difference: float) -> str:
     if work.auto is None or _auto_can_agree(work.auto, difference):
         return ""
     return (
-        f" The usual auto judge lets a lead of {difference:g} pass in {work.auto.agrees(difference):.0%} "
-        "only, so the table is for the lazy tier alone."
+        f" The usual automatic judge sees a lead of {difference:g} in only "
+        f"{work.auto.agrees(difference):.0%} of "
+        "campaigns, so the table is for people and agents alone."
     )
 
 

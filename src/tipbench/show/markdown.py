@@ -7,6 +7,7 @@ from tipbench.inert import make_inert_line, text_for_markdown
 from tipbench.promotion.rules import GateReport
 from tipbench.ranking.records import Report
 from tipbench.show.numbers import (
+    TIERS,
     conclude,
     number_sittings,
     show_chance,
@@ -57,9 +58,9 @@ def format_gate(report: GateReport) -> str:
     if wanted := _say_missing(report):
         parts.append(wanted)
     if report.rules:
-        rows = (("✓" if rule.passed else "✗", _code(rule.name), _code(rule.detail)) for rule in report.rules)
+        rows = (("✓" if rule.passed else "✗", _code(rule.label), _code(rule.detail)) for rule in report.rules)
         parts.append(_table(("", "rule", "numbers"), rows))
-    doubts = [f"doubtful: it rests on {token}, refused since" for token in report.doubtful]
+    doubts = [f"doubtful: it rests on {token}, which was refused later" for token in report.doubtful]
     if remarks := [f"- {_code(remark)}" for remark in (*report.remarks, *doubts)]:
         parts.append("\n".join(remarks))
     return "\n\n".join(parts) + "\n"
@@ -67,12 +68,12 @@ def format_gate(report: GateReport) -> str:
 
 def _say_plan(report: GateReport) -> str:
     if report.budget is None:
-        return f"{report.counted} lazy verdicts count; no look was spent."
+        return f"{report.counted} verdicts of people and agents count; no look was spent."
     shares = ", ".join(f"{share:.0%}" for share in report.looks)
-    plan = f"Looks at {shares} of {report.budget} lazy verdicts, level {report.alpha:g}"
+    plan = f"Looks at {shares} of {report.budget} verdicts of people and agents, α {report.alpha:g}"
     if report.look is None:
-        return f"{plan}; {report.counted} count now, no look was spent."
-    return f"{plan}; this is look {report.look}, with the {report.looked_at} that counted then."
+        return f"{plan}; {report.counted} count so far, no look was spent."
+    return f"{plan}; this is look {report.look}, on the {report.looked_at} that counted then."
 
 
 def _say_missing(report: GateReport) -> str:
@@ -80,7 +81,7 @@ def _say_missing(report: GateReport) -> str:
     if found is None or not found.missing:
         return ""
     where = ", ".join(f"{_code(each)} ({count})" for each, count in found.blocks.items())
-    best = f", best on {where}" if where else ""
+    best = f", most telling on {where}" if where else ""
     ask = f"tipbench judge --experiment {shlex.quote(report.experiment)} --next {found.missing}"
     return f"**{found.missing} more verdicts**{best}: {_code(f'{ask} --export sheet.json')}"
 
@@ -97,7 +98,7 @@ def _say_judged(report: Report) -> str:
 
 def _standings(report: Report) -> str:
     return _table(
-        ("place", report.by, "model", "prompt", "composite", "to the best [90 %]", "ranks", "P(best)"),
+        ("place", report.by, "model", "prompt", "composite", "gap [90 %]", "ranks", "P(best)"),
         (
             (
                 show_place(line, report),
@@ -132,11 +133,21 @@ def _cell_scores(report: Report) -> str:
 def _verdicts(report: Report) -> str:
     numbers = number_sittings(report)
     return _table(
-        (report.by, "tier", "lazy", "failed", "auto", "auto mean", "sittings", "seconds", "tokens"),
+        (
+            report.by,
+            "judged by",
+            "verdicts",
+            "failed",
+            "automatic",
+            "their mean",
+            "sittings",
+            "seconds",
+            "tokens",
+        ),
         (
             (
                 _code(line.name),
-                line.tier,
+                TIERS[line.tier],
                 str(line.verdicts),
                 str(line.failures_drawn),
                 str(line.auto_verdicts),
@@ -152,9 +163,15 @@ def _verdicts(report: Report) -> str:
 
 def _sittings(report: Report) -> str:
     return _table(
-        ("number", "sitting", "tier", "judge", "verdicts"),
+        ("number", "sitting", "kind of judge", "judge", "verdicts"),
         (
-            (str(each.number), _code(each.sitting), each.tier, _code(each.judged_by), str(each.verdicts))
+            (
+                str(each.number),
+                _code(each.sitting),
+                TIERS[each.tier],
+                _code(each.judged_by),
+                str(each.verdicts),
+            )
             for each in report.sittings
         ),
     )

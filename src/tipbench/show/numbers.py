@@ -16,20 +16,21 @@ def _conclude(report: Report) -> str:
     ranked = report.ranked
     if not report.made_by_tipbench:
         name = shlex.quote(report.experiment)
-        return f"Not decided: another program made it. To judge it: tipbench import --experiment {name}"
+        return f"Read only: another program made this. To judge it: tipbench import --experiment {name}"
     if report.winner is not None:
         return f"Winner: {report.winner}"
     if not report.judged and not ranked:
         return (
-            f"Not decided: judged 0 of {report.candidates}."
+            f"No winner yet: 0 of {report.candidates} candidates are judged."
             if report.candidates
-            else "Not decided: no candidate has a text to judge."
+            else "No winner yet: no candidate has a text to judge."
         )
     if len(ranked) < 2:
-        return f"Not decided: fewer than two {report.by}s have verdicts in common scenarios."
+        return f"No winner yet: fewer than two {report.by}s are judged in the same scenarios."
     tied = sum(line.tied_for_first for line in ranked)
     if report.exit_code == 4:
-        return f"Not decided yet: {tied} of {len(ranked)} could be first, {report.waiting} candidates wait."
+        left = "1 candidate is" if report.waiting == 1 else f"{report.waiting} candidates are"
+        return f"No winner yet: {tied} of {len(ranked)} are still in the running; {left} left to judge."
     return f"No winner: {tied} of {len(ranked)} are tied for first."
 
 
@@ -46,6 +47,10 @@ def tell_result(report: Report) -> str:
     if report.exit_code == 4:
         return f"No winner yet: {tied} of {len(ranked)} in the running"
     return f"No winner: {tied} of {len(ranked)} tied for first"
+
+
+TIERS = {"none": "nobody yet", "lazy": "people, agents", "auto": "automatic", "lazy+auto": "both"}
+"""Whose verdicts a line rests on, for people."""
 
 
 def show_place(line: Standing, report: Report) -> str:

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 SHOWN_CHARACTERS = 70
 ALARMS = {
-    "offset": "your scores are {offset:+.1f} points off the known ones on average",
-    "scale": "you use the scale differently: your scores grow {slope:.1f} times as fast as the known ones",
-    "carelessness": "your scores scatter far around the known ones",
+    "offset": "allowing for the ends of the scale, your scores are off by about {offset:+.1f} points",
+    "scale": "you use the scale differently: where the known scores rise by 1, yours rise by {slope:.1f}",
+    "carelessness": "your scores are scattered far around the known ones",
 }
 
 
@@ -47,11 +47,11 @@ def print_status(found: "Status", say: Console, *, asked_by: Set[str] = frozense
     if any(line.state == "open" and line.judged_by in asked_by for line in found.sittings):
         _print_judge_status(found.for_judges(), say)
         return
-    auto = f", {found.waiting_for_auto} for an automatic one" if found.waiting_for_auto else ""
+    auto = f", {found.waiting_for_auto} for the automatic judge" if found.waiting_for_auto else ""
     ended = f"; {found.ended}" if found.ended else ""
     say.print(
         f"{found.experiment}: judged {found.judged} of {found.candidates} candidates in {found.cells} cells, "
-        f"{found.waiting} wait for a lazy judge{auto}{ended}",
+        f"{found.waiting} are left for people and agents{auto}{ended}",
         markup=False,
     )
     if found.disagreement is not None:
@@ -91,8 +91,9 @@ def tell_stored(stored: "StoredAnswers") -> list[str]:
 def _print_judge_status(found: "JudgeStatus", say: Console) -> None:
     ended = f"; {found.ended}" if found.ended else ""
     say.print(
-        f"{found.experiment}: about {tell_sittings(found.sittings_waiting)} for a lazy judge, those that are "
-        f"with one included{ended}. More numbers are told when your sitting is closed.",
+        f"{found.experiment}: about {tell_sittings(found.sittings_waiting)} to be judged, those that "
+        "somebody "
+        f"has included{ended}. More numbers are told when your sitting is closed.",
         markup=False,
     )
     table = Table("sitting", "judge", "state", "items", "expires")
@@ -101,6 +102,13 @@ def _print_judge_status(found: "JudgeStatus", say: Console) -> None:
         judge = escape(make_inert_line(line.judged_by))
         table.add_row(line.sitting, judge, line.state, str(line.items), expires)
     say.print(table)
+
+
+def tell_nothing_left(found: "Status") -> str:
+    """Why nothing was handed out."""
+    if found.waiting and any(line.state == "open" and line.drawn == "block" for line in found.sittings):
+        return "Every unjudged item is already checked out to a judge."
+    return "Nothing is left to hand out."
 
 
 def tell_sittings(waiting: int) -> str:
@@ -122,10 +130,15 @@ def print_damaged(damaged: "Sequence[str]", say: Console) -> None:
 def tell_disagreement(found: "Disagreement") -> str:
     """Δ, bias and how many pairs are beyond it, in a line."""
     spread = "" if found.bias_spread is None else f", between arms ± {found.bias_spread:.2f}"
-    start = f"automatic against lazy, {found.pairs} pairs: bias {found.bias:+.2f}{spread}"
+    start = (
+        f"automatic verdicts against those of people and agents, {found.pairs} pairs: "
+        f"bias {found.bias:+.2f}{spread}"
+    )
     if found.threshold is None:
-        return f"{start}; too few for Δ: nothing is flagged"
-    origin, of = ("set", "auto − lazy") if found.set_by_hand else ("from the data", "auto − lazy − bias")
+        return f"{start}; too few pairs for Δ, so nothing is flagged"
+    origin, of = (
+        ("set", "the difference") if found.set_by_hand else ("from the data", "the difference less the bias")
+    )
     return f"{start}, Δ {found.threshold:.2f} ({origin}) for {of}, {found.flagged} flagged"
 
 
@@ -150,7 +163,9 @@ def tell_left(left: "LeftSitting", line: "SittingLine") -> list[str]:
             first, *others = tell_refused(line, experiment=sitting.experiment)
             return [f"Handed in: {total} items, {first}", *others]
         case _:
-            return ["The sitting was closed before a block was complete: nothing of it counts."]
+            return [
+                "You stopped before a full round. These scores do not count; the tips go back to the queue."
+            ]
 
 
 def _tell_more(sitting: "LiveSitting", name: str) -> list[str]:
@@ -191,11 +206,9 @@ def print_agent(outcome: "AgentOutcome | None", say: Console, *, experiment: str
     """What became of judging by the agent, and what to do next."""
     name = shlex.quote(experiment)
     if outcome is None:
-        say.print(
-            f"nothing waits for a lazy judge in {experiment!r}: the agent was not started", markup=False
-        )
+        say.print(f"nothing is left to judge in {experiment!r}: the agent was not started", markup=False)
         return
-    left = f"{outcome.waiting} candidates still wait" if outcome.waiting else "nothing waits any more"
+    left = f"{outcome.waiting} candidates are left" if outcome.waiting else "nothing is left to judge"
     say.print(f"the agent gave {outcome.judged} verdicts that count; {left}", markup=False)
     for line in outcome.refused:
         say.print(f"sitting {line.sitting} by {line.judged_by}:", markup=False)
@@ -211,7 +224,7 @@ def print_judged(
     """What became of automatic judging, and what to do next."""
     name = shlex.quote(experiment)
     if outcome is None:
-        say.print(f"nothing waits for {judge.name!r}: it judged every answered candidate", markup=False)
+        say.print(f"{judge.name} has judged every answered candidate: nothing is left for it", markup=False)
         return
     spent, grade = outcome.spent, outcome.grade
     say.print(f"{judge.name} against the anchors: {grade.shown}", markup=False)
@@ -224,7 +237,7 @@ def print_judged(
     for item, message in list(outcome.failures.items())[:5]:
         say.print(f"· item {item} has no verdict: {message}", markup=False)
     if not grade.informative:
-        say.print("uninformative: it does not agree with the references more than by chance", markup=False)
+        say.print("uninformative: it agrees with the references no more than by chance", markup=False)
         how = (
             "Its verdicts are stored but not used." if anyway else "No candidate was judged (--anyway does)."
         )
@@ -238,7 +251,7 @@ def print_judges(report: "JudgesReport", say: Console) -> None:
     """Every sitting with its drift, and how far the judges agree."""
     print_damaged(report.damaged, say)
     if not report.sittings:
-        say.print("nobody has judged yet")
+        say.print("nobody has judged anything yet")
         return
     table = Table("closed", "experiment", "sitting", "judge", "state", "items")
     for name in ("offset", "slope"):
@@ -261,7 +274,16 @@ def _print_agreement(report: "JudgesReport", say: Console) -> None:
     for found in report.disagreements:
         say.print(f"{found.experiment}: {tell_disagreement(found)}", markup=False)
     if report.flagged:
-        columns = ("arm", "scenario", "candidate", "auto", "lazy", "auto − lazy", "less the bias", "judges")
+        columns = (
+            "arm",
+            "scenario",
+            "candidate",
+            "automatic",
+            "judged",
+            "difference",
+            "less the bias",
+            "judges",
+        )
         table = Table(*columns, title="Flagged", title_justify="left")
         for flagged in report.flagged:
             table.add_row(*map(escape, _flagged_row(flagged)))
@@ -328,7 +350,9 @@ def print_proposal(proposal: "AnchorProposal", say: Console) -> None:
     for refused in proposal.refused:
         say.print(f"· not taken, {refused.why}: {_shorten(refused.text)}", markup=False)
     if not proposal.new and not proposal.refused:
-        say.print("It takes three different judges within a point of each other: ask for second opinions.")
+        say.print(
+            "A new anchor takes three different judges within a point of each other: ask for second opinions."
+        )
 
 
 def _shorten(text: str) -> str:

@@ -13,9 +13,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tipbench.bench.plans import label_rule
 from tipbench.inert import cell_for_csv, make_inert_line
 from tipbench.ranking.records import Report, Standing
 from tipbench.show.numbers import (
+    TIERS,
     conclude,
     number_sittings,
     show_chance,
@@ -115,12 +117,12 @@ def _csv_row(line: Standing, *, parts: Sequence[str], flags: Sequence[str]) -> l
 
 
 def _standings_tables(report: Report, width: int) -> list[Table]:
-    title = "Standings (the first line against the second, all others against the first)"
+    title = "Standings: lead of the first over the second; gap to the first"
     places = [show_place(line, report) for line in report.ranked]
     columns = (
         ("", [place.upper() if place == "winner" else place for place in places]),
         ("composite", [show_number(line.composite, ".2f") for line in report.ranked]),
-        ("to the best [90 %]", [show_interval(line) for line in report.ranked]),
+        ("gap [90 %]", [show_interval(line) for line in report.ranked]),
         ("ranks", [show_ranks(line) for line in report.ranked]),
         ("P(best)", [show_chance(line.p_best) for line in report.ranked]),
     )
@@ -131,11 +133,11 @@ def _verdicts_tables(report: Report, width: int) -> list[Table]:
     """Which tier each line rests on, how many verdicts, which sittings."""
     title, numbers, lines = "What they rest on", number_sittings(report), report.standings
     columns = (
-        ("tier", [line.tier for line in lines]),
-        ("lazy", [str(line.verdicts) for line in lines]),
+        ("judged by", [TIERS[line.tier] for line in lines]),
+        ("verdicts", [str(line.verdicts) for line in lines]),
         ("failed", [str(line.failures_drawn) for line in lines]),
-        ("auto", [str(line.auto_verdicts) for line in lines]),
-        ("auto mean", [show_number(line.auto_composite, ".2f") for line in lines]),
+        ("automatic", [str(line.auto_verdicts) for line in lines]),
+        ("their mean", [show_number(line.auto_composite, ".2f") for line in lines]),
         ("sittings", [show_sittings(line.sittings, numbers) for line in lines]),
     )
     return _make_tables(report.by, lines, title=title, columns=columns, width=width)
@@ -143,12 +145,12 @@ def _verdicts_tables(report: Report, width: int) -> list[Table]:
 
 def _sittings_line(report: Report) -> str:
     shown = [
-        f"{each.number} {each.sitting} ({each.tier}, {make_inert_line(each.judged_by, limit=40)}, "
-        f"{each.verdicts} verdicts)"
+        f"{each.number} {each.sitting} ({'automatic, ' if each.tier == 'auto' else ''}"
+        f"{make_inert_line(each.judged_by, limit=40)}, {each.verdicts} verdicts)"
         for each in report.sittings[:SITTINGS_SHOWN]
     ]
     more = len(report.sittings) - len(shown)
-    return "sittings: " + "; ".join([*shown, *([f"{more} more, see tipbench judge judges"] if more else [])])
+    return "sittings: " + "; ".join([*shown, *([f"{more} more: tipbench judge judges"] if more else [])])
 
 
 def _parts_tables(report: Report, width: int) -> list[Table]:
@@ -181,7 +183,9 @@ def _before_verdicts_tables(report: Report, width: int) -> list[Table]:
         ("tokens", [show_number(line.output_tokens, ".0f") for line in lines]),
         ("tok/s", [show_number(line.tokens_per_second, ".0f") for line in lines]),
     )
-    return _make_tables(report.by, lines, title="Before any verdict", columns=columns, width=width)
+    return _make_tables(
+        report.by, lines, title="Generation statistics (no judge needed)", columns=columns, width=width
+    )
 
 
 def _make_tables(
@@ -261,7 +265,7 @@ def print_last_look(look: "LookResult", console: Console) -> None:
     """What the last look of an experiment said, where nobody asks again."""
     best = look.best
     about = f"{best.challenger or 'nobody'} against the champion {look.champion}"
-    shown = f"The gate, look {look.look + 1} of {look.of} on {look.counted} lazy verdicts: {about}"
+    shown = f"The gate, look {look.look + 1} of {look.of}, on {look.counted} verdicts: {about}"
     console.print(make_inert_line(shown, limit=500), markup=False, style="bold")
     console.print(_rules_table(best.rules))
     console.print(f"Answer: {ANSWERS[best.answer]}", style="bold")
@@ -271,25 +275,25 @@ def _rules_table(rules: Sequence["GateRule"]) -> Table:
     table = Table("", "rule", "numbers", box=None, pad_edge=False, show_header=False)
     for rule in rules:
         mark = "[green]pass[/green]" if rule.passed else "[red]FAIL[/red]"
-        table.add_row(mark, rule.name, escape(rule.detail))
+        table.add_row(mark, escape(rule.label), escape(rule.detail))
     return table
 
 
 def _plan_line(report: "GateReport") -> str:
     if report.budget is None:
-        return f"{report.counted} lazy verdicts count; no look was spent"
+        return f"{report.counted} verdicts of people and agents count; no look was spent"
     shares = ", ".join(f"{share:.0%}" for share in report.looks)
-    plan = f"plan: looks at {shares} of {report.budget} lazy verdicts, level {report.alpha:g}"
+    plan = f"plan: looks at {shares} of {report.budget} verdicts of people and agents, α {report.alpha:g}"
     plan += f", gate.require = {report.require}" if report.require else ""
     if report.look is None:
-        return f"{plan}; {report.counted} count now; no look was spent"
-    return f"{plan}; this is look {report.look}, with the {report.looked_at} that counted then"
+        return f"{plan}; {report.counted} count so far; no look was spent"
+    return f"{plan}; this is look {report.look}, on the {report.looked_at} that counted then"
 
 
 def _doubts(report: "GateReport") -> list[str]:
     if not report.doubtful:
         return []
-    return [f"doubtful: it rests on sittings that were refused since: {', '.join(report.doubtful)}"]
+    return [f"doubtful: it rests on sittings that were refused later: {', '.join(report.doubtful)}"]
 
 
 def _next_lines(report: "GateReport") -> list[str]:
@@ -303,13 +307,15 @@ def _next_lines(report: "GateReport") -> list[str]:
     name = shlex.quote(report.experiment)
     if not found.missing:
         # What else is missing stands among the rules.
-        taken = f"Look {found.look} has its {found.at} verdicts: tipbench gate --experiment {name} takes it."
+        taken = (
+            f"Look {found.look} has its {found.at} verdicts; to take it: tipbench gate --experiment {name}"
+        )
         return [] if report.rules else [taken]
-    needed = f"Look {found.look} needs {found.at}: {found.missing} more lazy verdicts"
-    lines = [f"{needed}, {found.waiting} candidates wait."]
+    needed = f"Look {found.look} needs {found.at} verdicts: {found.missing} more"
+    lines = [f"{needed}. {found.waiting} candidates are left to judge."]
     if found.blocks:
         where = ", ".join(f"{make_inert_line(each)} ({count})" for each, count in found.blocks.items())
-        lines.append(f"  best on: {where}")
+        lines.append(f"  They tell most on: {where}")
         lines.append(f"  tipbench judge --experiment {name} --next {found.missing} --export sheet.json")
     return [*lines, f"  {found.remark}"] if found.remark else lines
 
@@ -326,7 +332,7 @@ def show_outcome(outcome: "Outcome", say: Console, *, as_json: bool) -> None:
     forced = champion is not None and champion.how == "forced"
     if outcome.gate is not None:
         if forced:
-            say.print("By force. What the gate would have said is kept with the promotion:")
+            say.print("Promoted by force. What the gate said is kept with the promotion:")
         print_gate(outcome.gate, say)
     if champion is None:
         return
@@ -346,7 +352,7 @@ def print_champion(report: "ChampionReport", say: Console) -> None:
         say.print(f"· {remark}", markup=False, style="dim")
     say.print(f"{report.arm}  champion of {report.pack!r} since {report.since}", markup=False, style="bold")
     for doubt in report.doubtful:
-        say.print(f"· doubtful: sitting {doubt} was refused since", markup=False)
+        say.print(f"· doubtful: sitting {doubt} was refused later", markup=False)
     options = report.options
     pinned = "" if report.pinned else ", unpinned"
     rows = {
@@ -359,7 +365,7 @@ def print_champion(report: "ChampionReport", say: Console) -> None:
         "reason": report.reason,
     }
     if report.overruled:
-        rows["against"] = f"the gate's rules {', '.join(report.overruled)}"
+        rows["against"] = f"the gate's rules {', '.join(map(label_rule, report.overruled))}"
     for name, value in rows.items():
         say.print(f"{name:9} {value}", markup=False)
 
@@ -372,7 +378,9 @@ def print_history(history: "History", say: Console) -> None:
     for line in history.promotions:
         doubt = f"DOUBTFUL (sitting {', '.join(line.doubtful)} refused) " if line.doubtful else ""
         arm = f"{make_inert_line(line.arm)}{' ← in force' if line.in_force else ''}"
-        against = f"against the gate ({', '.join(line.overruled)}): " if line.overruled else ""
+        against = (
+            f"against the gate ({', '.join(map(label_rule, line.overruled))}): " if line.overruled else ""
+        )
         version = "" if line.version is None else str(line.version)
         row = (
             _short(line.at),
@@ -391,7 +399,7 @@ def print_history(history: "History", say: Console) -> None:
         )
         for look in history.looks:
             lead = "" if look.lead is None else f"{look.lead:+.2f}"
-            lead += "" if look.bound is None else f", at least {look.bound:+.2f}"
+            lead += "" if look.bound is None else f", lower bound {look.bound:+.2f}"
             verdicts = "" if look.verdicts is None else str(look.verdicts)
             answer = look.answer + (" DOUBTFUL" if look.doubtful else "")
             place = f"{look.look} of {look.of}"
@@ -399,7 +407,7 @@ def print_history(history: "History", say: Console) -> None:
             table.add_row(*(escape(make_inert_line(cell)) for cell in row))
         say.print(table)
     if history.levels:
-        title = "Levels of the champions (lazy composite, the judges' drift taken out)"
+        title = "Levels of the champions (by people and agents, the judges' drift taken out)"
         table = _table(title, "judged", "experiment", "arm", "level", "drift", "verdicts", "scenarios")
         for level in history.levels:
             shown = f"{level.level:.2f}" + ("" if level.se is None else f" ± {level.se:.2f}")

@@ -212,7 +212,7 @@ def scenarios_needed(
         if high > MOST_SCENARIOS:
             raise UsageError(
                 f"a difference of {difference!r} needs more than {MOST_SCENARIOS} scenarios",
-                hint="Ask for a larger one, or plan for the lazy tier alone.",
+                hint="Ask for a larger one, or plan without an automatic judge.",
             )
     while low < high:
         middle = (low + high) // 2
@@ -407,16 +407,16 @@ class _AutoSay:
         seen = float(self.lead[arm])
         if self.require == "agree":
             if not self.speaks(arm):
-                return "one tier: no automatic judge who agrees with the anchors has judged enough"
+                return "not asked: no automatic judge that agrees with the anchors has judged enough"
             what = "does not contradict" if self.passes[arm] else "contradicts"
             return (
-                f"the auto judge {what}: it sees it ahead by {seen:+.2f}, "
-                f"at most {self.most[arm]:+.2f} at level {CONTRADICTION:g}"
+                f"the automatic judge {what}: it sees a lead of {seen:+.2f}, "
+                f"upper bound {self.most[arm]:+.2f} (α {CONTRADICTION:g})"
             )
         asked = "" if self.require == "both" else " (not required by setting)"
         if math.isnan(seen):
-            return f"no auto scores to compare{asked}"
-        return f"the auto judge sees it {'ahead' if seen > 0 else 'not ahead'}: {seen:+.2f}{asked}"
+            return f"no automatic verdicts to compare{asked}"
+        return f"the automatic judge sees {'a' if seen > 0 else 'no'} lead: {seen:+.2f}{asked}"
 
 
 def _ask_auto(case: _Case) -> _AutoSay:
@@ -458,8 +458,8 @@ def _decide(case: _Case, *, planned: bool) -> GateDecision:
         RuleResult(
             "lazy tier",
             bool(ahead[best]),
-            f"ahead by {lead:+.2f}, at least {bounds[best]:+.2f} at level {case.level:.4g}; "
-            f"needed: more than {terms.margin:g}",
+            f"lead {lead:+.2f}, lower bound {bounds[best]:+.2f} (α {case.level:.2g}); "
+            f"must exceed {terms.margin:g}",
         ),
         RuleResult("auto tier", bool(auto.passes[best]), auto.detail(best)),
     )

@@ -79,7 +79,7 @@ def stranger(url: str, *, saw: str) -> NotLetIn:
     return NotLetIn(
         f"what answers at {url} is not MLflow ({saw})",
         hint="Another program has this port, or the base path is wrong (as in http://host:5000/mlflow). "
-        "Set MLFLOW_TRACKING_URI, or stop the stranger.",
+        "Give MLflow's own address, or stop the other program.",
     )
 
 
@@ -100,8 +100,10 @@ def _refused(response: httpx2.Response, *, url: str) -> TrackingRefused | Tracki
     if status == 401:
         return NotLetIn(
             f"MLflow at {url} wants credentials, or other ones",
-            hint="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, and "
-            "MLFLOW_TRACKING_URI beside them: they do not go where only tipbench.toml says.",
+            hint="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
+            "MLFLOW_TRACKING_TOKEN. Give the "
+            "address by --mlflow-url or MLFLOW_TRACKING_URI too: they are not sent to one that only "
+            "tipbench.toml names.",
         )
     if status == 403 and "Invalid Host header" in response.text[:200]:
         return _wrong_host(response, url=url)
@@ -138,13 +140,19 @@ def _wrong_host(response: httpx2.Response, *, url: str) -> WrongHost:
 
 A = TypeVar("A", bound=Reply)
 
-FAILURES = WebFailures(
-    setting="MLFLOW_TRACKING_URI",
-    name="MLflow",
-    error=TrackingUnavailable,
-    refused=NotLetIn,
-    if_absent="Start it, or unset MLFLOW_TRACKING_URI to use the local one that tipbench starts.",
-)
+
+def _failures(given_as: str) -> WebFailures:
+    """What a server means that is not there or not MLflow; its address was `given_as`, or found here."""
+    local = f"remove {given_as}: tipbench then starts one of its own" if given_as else "run this again"
+    return WebFailures(
+        setting=given_as or "mlflow_url",
+        name="MLflow",
+        error=TrackingUnavailable,
+        refused=NotLetIn,
+        if_absent=f"Start it, or {local}.",
+    )
+
+
 API = "/api/2.0/mlflow/"
 TRACES = "/api/3.0/mlflow/traces"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/"
@@ -316,6 +324,7 @@ class Rest:
         *,
         access: Access | None = None,
         limits: TimeLimits | None = None,
+        given_as: str = "",
         read_times: Callable[[], LocalTimes] = LocalTimes.read,
     ) -> None:
         self.url, username, password = split_credentials(url, setting="the MLflow address")
@@ -329,7 +338,7 @@ class Rest:
         elif access.token:
             headers["Authorization"] = f"Bearer {access.token}"
         self._client = WebClient(
-            self.url, FAILURES, headers=headers, connect_seconds=self._limits.connect_seconds
+            self.url, _failures(given_as), headers=headers, connect_seconds=self._limits.connect_seconds
         )
         self._clock = ServerClock(read_times)
         self._reading = ReadingTime(self._limits.reading_seconds)

@@ -60,7 +60,7 @@ class Experiments:
         raise ExperimentNotFound(
             f"experiment {name!r} {what} on {self._rest.url}",
             hint=(f"Did the original make it? tipbench import --experiment {name!r}. " if found else "")
-            + (f"There is: {', '.join(similar)}" if similar else "Make one with: tipbench collect"),
+            + (f"Available: {', '.join(similar)}" if similar else "Make one with: tipbench collect"),
         )
 
     def find_foreign(self, name: str) -> Experiment:

@@ -405,7 +405,7 @@ def open_tracking(
     else:
         server = open_managed_folder(settings.home).start()
         access, url, how, name = Access(), server.url, "managed here", managed_name(server.server_id)
-    rest, version = _enter(url, access, limits)
+    rest, version = _enter(url, access, limits, settings.spell("mlflow_url") if how == "as set" else "")
     description = f"MLflow {version} at {rest.url} ({how})"
     return Tracking(rest, home=settings.home, description=description, new_id=_new_id, server=name, pace=pace)
 
@@ -448,9 +448,9 @@ def search_runs(
         return tracking.search_runs([found.id], filter)
 
 
-def _enter(url: str, access: Access, limits: TimeLimits | None) -> tuple[Rest, str]:
+def _enter(url: str, access: Access, limits: TimeLimits | None, given_as: str) -> tuple[Rest, str]:
     """A client that is let in, and the server's version."""
-    rest = Rest(url, access=access, limits=limits)
+    rest = Rest(url, access=access, limits=limits, given_as=given_as)
     try:
         return rest, _check_entry(rest)
     except WrongHost as refused:
@@ -459,7 +459,7 @@ def _enter(url: str, access: Access, limits: TimeLimits | None) -> tuple[Rest, s
             raise
         # The same machine by the name that most lists of allowed hosts have.
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        rest = Rest(url, access=replace(access, host=f"localhost:{port}"), limits=limits)
+        rest = Rest(url, access=replace(access, host=f"localhost:{port}"), limits=limits, given_as=given_as)
         try:
             return rest, _check_entry(rest)
         except WrongHost:

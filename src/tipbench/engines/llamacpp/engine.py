@@ -326,7 +326,7 @@ class LlamaCppEngine:
         names = ", ".join(_alias(path) or path.stem for path in self._files())
         if names:
             return (
-                f"There is: {names}. Place other .gguf files into {self._models_folder} or give their path."
+                f"Available: {names}. Put other .gguf files into {self._models_folder}, or give their paths."
             )
         return "There are no models yet. Get a small one with: tipbench models fetch smollm2"
 

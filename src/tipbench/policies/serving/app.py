@@ -474,5 +474,5 @@ def read_token(folder: Path) -> str:
 
 def _find_shadow(name: str, policies: dict[str, Policy]) -> Policy:
     if name not in SHADOWS:
-        raise UnknownPolicy(f"no shadow {name!r}", hint=f"There are: {', '.join(SHADOWS)}")
+        raise UnknownPolicy(f"no shadow {name!r}", hint=f"Available: {', '.join(SHADOWS)}")
     return find_policy(policies, SHADOWS[name])

@@ -215,7 +215,7 @@ def _require_mlflow() -> None:
     except PackageNotFoundError as error:
         raise TrackingUnavailable(
             "there is no MLflow server, and none can be started here: mlflow is not installed",
-            hint="Install it with: pip install 'tipbench[local]'. Or set MLFLOW_TRACKING_URI to a server.",
+            hint="Install it with: pip install 'tipbench[local]'. Or name a server: --mlflow-url URL.",
         ) from error
 
 
