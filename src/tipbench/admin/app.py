@@ -1,8 +1,8 @@
 """The server: API and panel in one application, any number of workers. All state is in the database."""
 
 import os
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache, partial
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
@@ -167,28 +167,11 @@ def make_app(
 
     Of `proxies` alone is believed for whom they ask.
     """
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-        dispatcher = Dispatcher(
-            parts.jobs,
-            local=LocalProcess(parts.jobs, own_command(), home=parts.settings.home),
-            airflow=parts.airflow,
-            find_end=parts.mlflow.find_end,
-            count_waiting=parts.mlflow.count_waiting,
-        )
-        if dispatch:
-            dispatcher.start()
-        yield
-        if dispatch:
-            dispatcher.stop()
-        parts.close()
-
     app = FastAPI(
         title="tipbench",
         version=__version__,
         summary="Which model with which prompt writes the best tips, and how sure are we?",
-        lifespan=lifespan,
+        lifespan=_lifespan_of(parts, dispatch=dispatch),
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -207,6 +190,26 @@ def make_app(
     if proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=sorted(proxies))
     return app
+
+
+def _lifespan_of(parts: Parts, *, dispatch: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        dispatcher = Dispatcher(
+            parts.jobs,
+            local=LocalProcess(parts.jobs, own_command(), home=parts.settings.home),
+            airflow=parts.airflow,
+            find_end=parts.mlflow.find_end,
+            count_waiting=parts.mlflow.count_waiting,
+        )
+        if dispatch:
+            dispatcher.start()
+        yield
+        if dispatch:
+            dispatcher.stop()
+        parts.close()
+
+    return lifespan
 
 
 def _answer_failure(request: Request, error: Exception) -> Response:

@@ -195,17 +195,7 @@ def build_sitting(
     rng.shuffle(groups)
     there = {alike[0].scenario for alike in groups}
     labels = labels or _label_scenarios(there, rng)
-    ids = make_ids(len(groups), rng)
-    items = tuple(
-        SheetItem(
-            id=item_id,
-            scenario=labels[alike[0].scenario],
-            text=alike[0].text,
-            flags=dict(alike[0].flags),
-            scores={scale.name: None for scale in material.rubric.scales},
-        )
-        for item_id, alike in zip(ids, groups, strict=True)
-    )
+    items = _make_items([alike[0] for alike in groups], labels, material.rubric, rng)
     return Sitting(
         token=make_id(rng, length=12),
         order_seed=order_seed,
@@ -219,6 +209,21 @@ def build_sitting(
         blocks=len(blocks),
         anchors=tuple(anchor.id for anchor in anchors),
         repeats=tuple(repeat.place for repeat in repeats),
+    )
+
+
+def _make_items(
+    texts: Sequence[_Shown], labels: Mapping[str, str], rubric: Rubric, rng: Random
+) -> tuple[SheetItem, ...]:
+    return tuple(
+        SheetItem(
+            id=item_id,
+            scenario=labels[text.scenario],
+            text=text.text,
+            flags=dict(text.flags),
+            scores={scale.name: None for scale in rubric.scales},
+        )
+        for item_id, text in zip(make_ids(len(texts), rng), texts, strict=True)
     )
 
 

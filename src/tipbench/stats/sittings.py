@@ -120,9 +120,7 @@ def drift(
         BadScores: a score is not a finite number.
         UsageError: not as many scores as references.
     """
-    scores, truth = finite_array(given, what="given"), finite_array(references, what="references")
-    if len(scores) != len(truth):
-        raise UsageError(f"{len(scores)} scores for {len(truth)} references", hint="One score per check.")
+    scores, truth = _read_pairs(given, references)
     if not len(scores):
         return Drift(0.0, math.inf, 0.0, None, set(), 0, exact=False)
     errors = scores - truth
@@ -154,6 +152,13 @@ def drift(
         roomy_offset=roomy,
         repeats=int((~anchor).sum()),
     )
+
+
+def _read_pairs(given: Sequence[float], references: Sequence[float]) -> tuple[Floats, Floats]:
+    scores, truth = finite_array(given, what="given"), finite_array(references, what="references")
+    if len(scores) != len(truth):
+        raise UsageError(f"{len(scores)} scores for {len(truth)} references", hint="One score per check.")
+    return scores, truth
 
 
 def _spread_df(weights: Floats, fitted: Floats, covariance: Floats, repeat_df: float) -> float:
