@@ -73,7 +73,7 @@ def test_where_no_verdict_can_come_any_more_the_gate_says_no_and_why(cli: Cli, c
     assert said.code == 3, said.out
     assert "no verdict counts, and none can come any more" in said.out
     assert "the app was dropped" in said.out
-    assert "candidates wait" not in said.out
+    assert "are left to judge" not in said.out
 
 
 def test_a_campaign_closed_after_too_few_scenarios_is_a_no(campaign: Campaign) -> None:
