@@ -290,7 +290,7 @@ def _show_alpha(pair: ComparedJudges) -> str:
 
 
 def _tabulate_rules(found: GateAnswer | GateReport) -> PageTable:
-    rows = [(rule.name, "holds" if rule.passed else "does not hold", rule.detail) for rule in found.rules]
+    rows = [(rule.label, "holds" if rule.passed else "does not hold", rule.detail) for rule in found.rules]
     return PageTable("Rules of the gate", ("rule", "it", "numbers"), rows)
 
 
