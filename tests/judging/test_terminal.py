@@ -119,7 +119,7 @@ def test_situation_rubric_tip_and_keys_fit_on_80_by_24(sit_down: Open) -> None:
     terminal.wait_for("▸relevance 1–5")
     terminal.send("r")
     terminal.wait_for("Rubric tip-v1")
-    terminal.send("    ")
+    terminal.send("     ")
     terminal.wait_for("actionability: could the person")
     terminal.send("x")
     terminal.wait_for("▸relevance 1–5")

@@ -26,6 +26,7 @@ from tipbench.stats.board import read_scores
 from tipbench.stats.gating import gate_is_open
 
 SECTION_ITEMS = 40
+_NOTHING: frozenset[Hashable] = frozenset()
 Slots = Mapping[str, Set[int]]
 """Run id of a cell → slots."""
 RubricOf = Callable[[StoredCell], Rubric]
@@ -270,7 +271,7 @@ def accompany(
 
 
 def split_sections(
-    blocks: Sequence[Block], *, room: int = SECTION_ITEMS, known: Set[Hashable] = frozenset()
+    blocks: Sequence[Block], *, room: int = SECTION_ITEMS, known: Set[Hashable] = _NOTHING
 ) -> list[list[Block]]:
     """Whole blocks, at most `room` items a section but at least one block; none without an item.
 
