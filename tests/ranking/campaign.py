@@ -176,5 +176,6 @@ class _ScriptedGrader:
         scores = {name: max(1, min(5, score + rng.choice((-1, 0, 0, 1)))) for name, score in scores.items()}
         scores = {name: max(1, min(5, score + rng.choice((-1, 0, 0, 1)))) for name, score in scores.items()}
         if not self._informed:
+            rng = Random(f"dice {text[1]}")
             scores = {name: rng.randint(1, 5) for name in scores}
         return Graded(json.dumps(scores), prompt_tokens=10, output_tokens=10, seconds=0.0)

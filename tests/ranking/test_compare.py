@@ -20,6 +20,7 @@ from tests.ranking.conftest import Campaign
 from tests.support.fault_proxy import FaultProxy
 from tests.support.official import MlflowClient, official_client_at, search_official
 from tipbench.bench.bench import read_bench
+from tipbench.bench.plans import label_rule
 from tipbench.clock import make_stamps
 from tipbench.ranking.details import compare_judges
 from tipbench.ranking.records import AUTOMATIC
@@ -224,14 +225,14 @@ def test_the_page_shows_the_gate_s_rules_under_the_settings_in_force(
     judge_lazily(open_judging(tracking, tmp_path), experiment_name, folder=tmp_path, blocks=4)
     today = read_rules(cli, *where)
     assert today["planned look"] == "does not hold"
-    assert today["auto tier"] == "holds", "it is not asked for"
-    assert {"scenarios", "lazy tier", "anchored", "format", "latency"} <= today.keys()
+    assert today["automatic verdicts"] == "holds", "it is not asked for"
+    assert {"scenarios", "verdicts of people and agents", "anchored", "format", "latency"} <= today.keys()
     # A look is shown as the gate tells it.
     judge_lazily(open_judging(tracking, tmp_path), experiment_name, folder=tmp_path)
     told = cli("gate", *where, "--json").json()
     assert told["look"] is not None
     assert read_rules(cli, *where) == {
-        rule["name"]: "holds" if rule["passed"] else "does not hold" for rule in told["rules"]
+        label_rule(rule["name"]): "holds" if rule["passed"] else "does not hold" for rule in told["rules"]
     }
 
 

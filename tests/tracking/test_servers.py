@@ -60,7 +60,7 @@ def test_a_server_that_is_set_but_away_is_an_error_and_never_replaced(tmp_path: 
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(TrackingUnavailable, match=f"no MLflow server at {url}") as caught:
         open_at(url, tmp_path)
-    assert "MLFLOW_TRACKING_URI" in caught.value.hint
+    assert "mlflow_url" in caught.value.hint
     assert not (tmp_path / "mlflow").exists()
 
 
@@ -73,7 +73,7 @@ def test_a_server_that_is_set_but_away_is_an_error_and_never_replaced(tmp_path: 
         (
             Script(302, {"Location": "https://login.test/x?token=s"}),
             "redirects to https://login.test/x;",
-            "MLFLOW",
+            "mlflow_url",
         ),
         (Script(401, body=b"<html>who are you</html>"), "wants credentials", "MLFLOW_TRACKING_PASSWORD"),
         (Script(403, body=b"<html>Permission denied</html>"), "does not permit", "administrator"),

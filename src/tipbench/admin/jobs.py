@@ -393,7 +393,7 @@ def read_health(user: Viewer, parts: Server) -> HealthReport:
 pages = APIRouter(include_in_schema=False)
 
 LOG_TAIL = 64 * 1024
-STORED_RUN = re.compile(r"→ run ([0-9a-f]{32})")
+STORED_RUN = re.compile(r"→ run\s+([0-9a-f]{32})")
 
 
 @pages.post("/judge-auto/{experiment:name}")

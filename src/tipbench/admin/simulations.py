@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import ValidationError
 
-from tipbench.admin.access import ExperimentName, PageViewer, Server
+from tipbench.admin.access import ExperimentName, PageSeeingViewer, Server
 from tipbench.admin.panel import render
 from tipbench.errors import TrackingRefused
 from tipbench.jobs.records import NotThere
@@ -52,7 +52,7 @@ class SimulationQuery(Record):
 @pages.get("/simulations/{experiment:name}")
 def show_simulations(
     request: Request,
-    user: PageViewer,
+    user: PageSeeingViewer,
     parts: Server,
     experiment: ExperimentName,
     asked: Annotated[SimulationQuery, Query()],
