@@ -153,7 +153,7 @@ def judge_by_file(cli: Cli, live: Judging, name: str, kind: str) -> tuple[list[s
     assert (refused.code, "refused" in refused.out) == (3, True)
     # What of a drift is told depends on what was answered; how well it is known must not be told.
     assert "±" not in refused.out
-    told = re.sub(r"[-+]?\d+\.\d+", "x", refused.out)
+    told = re.sub(r"[-+]?\d+\.\d+", "x", refused.out).replace(f"{kind}-2.json", "next.json")
     heard.append(re.sub(r"\([^(]*; mean difference", "(mean difference", told))
     section |= {"items": len(section["items"]), "scenarios": len(section["scenarios"])}
     return [*heard, json.dumps(sheet).replace(sheet["experiment_uid"], "UID")], (section["sitting"],)
