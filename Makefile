@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CODE := src tests benchmarks dags airflow-plugin action
 UV_VERSION := 0.13.7
-BY_FILE := -n 3 --dist loadfile --no-loadscope-reorder
+BY_FILE := -n 4 --dist loadfile --no-loadscope-reorder
 # Some machines forbid bytecode: then every start of MLflow compiles it anew, 30 s instead of 8.
 unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true

@@ -102,6 +102,8 @@ def test_the_demo_is_ready_to_click_through_and_touches_nothing(browser: Browser
         shoot(page, "demo-experiments")
         page.get_by_role("link", name=EXPERIMENT, exact=True).click()
         expect(page.get_by_test_id("standings")).to_contain_text("+v1")
+        # Five of fifteen are tied, and nothing is left to judge: that is no dead end.
+        expect(page.get_by_test_id("what-next").get_by_role("link", name="collect more")).to_be_visible()
         shoot(page, "demo-board")
         page.get_by_role("link", name="Judges", exact=True).click()
         expect(page.get_by_role("row", name=re.compile("accepted")).first).to_be_visible()

@@ -10,6 +10,7 @@ from tests.admin.browser import Server, visit
 from tests.admin.making import collect_builtin, collect_small
 from tests.admin.walking import LOOK, press_one_item, press_scores, shoot
 from tests.support.copying import own_server
+from tests.support.waiting import eventually
 from tipbench.settings import Settings
 from tipbench.tracking import open_tracking
 
@@ -340,8 +341,13 @@ def test_a_pause_keeps_the_place_and_judging_shows_what_is_open(
         page.get_by_text("Discard…").click()
         page.get_by_role("button", name="End the sitting and discard the rest").click()
         expect(page.get_by_test_id("closed")).to_contain_text("You stopped before a full round")
-        visitor.go("/judging")
-        expect(page.get_by_test_id("mine")).to_have_count(0)
+
+        def is_mine_no_more() -> bool:
+            visitor.go("/judging")
+            return page.get_by_test_id("mine").count() == 0
+
+        # Who holds items is believed for a second.
+        eventually(is_mine_no_more, "the discarded sitting is gone")
 
 
 def test_a_refused_sitting_says_what_was_off_and_who_can_accept_it(

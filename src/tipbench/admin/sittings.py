@@ -51,6 +51,8 @@ class _Recent:
     lock: threading.Lock = field(default_factory=threading.Lock)
     read_ms: int = 0
     sittings: OpenSittings | None = None
+    changes: int = 0
+    """What was read before a change is not kept after it."""
     looks: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
 
 
@@ -205,10 +207,12 @@ class PanelSittings:
     def _read_open(self) -> OpenSittings:
         recent, now = self.recent, self._now_ms()
         with recent.lock:
-            if recent.sittings is None or not 0 <= now - recent.read_ms < KEPT_MS:
-                recent.sittings = read_open_sittings(self.mlflow.open().tracking, now_ms=now)
-                recent.read_ms = now
-            return recent.sittings
+            if recent.sittings is not None and 0 <= now - recent.read_ms < KEPT_MS:
+                return recent.sittings
+            changes = recent.changes
+            found = read_open_sittings(self.mlflow.open().tracking, now_ms=now)
+            recent.sittings, recent.read_ms = found if recent.changes == changes else None, now
+            return found
 
     def _now_ms(self) -> int:
         """By the server's clock, as leases and cells have it."""
@@ -239,6 +243,7 @@ class PanelSittings:
 
     def _remember(self, sitting: LiveSitting, *, new: bool) -> None:
         """The audit's lines of begin and end; and who is blind is read anew."""
+        self.recent.changes += 1
         self.recent.sittings = None
         if not new and sitting.state == "open":
             return
