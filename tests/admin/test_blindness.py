@@ -3,8 +3,10 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
@@ -159,6 +161,36 @@ def test_a_running_stream_ends_when_its_reader_opens_a_sitting(site: Site, bench
     assert [kind for kind, _ in events] == ["log", "end"]
     assert events[1] == ("end", "blind")
     assert not any("qwen" in text for _, text in events)
+
+
+class Meanwhile:
+    """A connection to MLflow in which something happens just after a reader has got the open sittings."""
+
+    def __init__(self, real: Any, happen: Callable[[], object]) -> None:
+        self._real, self._happen = real, happen
+
+    def open(self) -> Any:
+        return SimpleNamespace(stamps=self._real.open().stamps, tracking=self)
+
+    def list_experiments(self) -> Any:
+        return self._real.open().tracking.list_experiments()
+
+    def search_runs(self, *asked: Any) -> Any:
+        found = self._real.open().tracking.search_runs(*asked)
+        self._happen()
+        return found
+
+
+def test_what_was_read_while_a_sitting_was_opened_is_not_believed_after_it(site: Site, bench: str) -> None:
+    sittings, user = site.parts.sittings, site.parts.accounts.get("the-admin")
+    between = Meanwhile(
+        sittings.mlflow, lambda: sittings.open(SittingRequest("the-admin", blocks=1), experiment=bench)
+    )
+    reader = replace(sittings, mlflow=cast(Any, between))
+    assert reader.held_by(user) == [], "so it was when it was read"
+    # A moment ago, however slow this machine is.
+    sittings.recent.read_ms = site.parts.mlflow.open().stamps.now_ms()
+    assert [held.experiment.name for held in sittings.held_by(user)] == [bench]
 
 
 def test_who_looked_first_judges_for_agreement_until_a_person_accepts_it(
