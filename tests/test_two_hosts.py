@@ -33,7 +33,7 @@ from tipbench.tracking import Tracking
 from tipbench.tracking.journal import Event, Journal, journal_folder
 from tipbench.workbench import Workbench
 
-SEQUENCES = int(os.environ.get("TIPBENCH_TWO_HOSTS", "1000"))
+SEQUENCES = int(os.environ.get("TIPBENCH_TWO_HOSTS", "100"))
 """In the slow ring."""
 EACH = 20
 """Sequences that share an experiment; each begins with the same state."""

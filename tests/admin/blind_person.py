@@ -42,6 +42,8 @@ WISHES: dict[str, dict[str, int]] = {
 }
 WHOEVER = ("/api/bench/champion", "/api/bench/history", "/api/bench/audit", "/audit")
 """They name the champion's arm, which everybody may know who holds no items: they are no look."""
+HOME = "/"
+"""It names the champion, too, and the winner where nothing is left to judge."""
 
 
 @dataclass
@@ -66,6 +68,7 @@ class Stage:
     job: str
     cookies: dict[str, str]
     folder: Path
+    champion: str
 
     @property
     def judging(self) -> Judging:
@@ -85,6 +88,10 @@ class Stage:
     def sittings(self, experiment: str) -> dict[str, StoredSitting]:
         """By their token, as the store has them."""
         return {each.facts.token: each for each in self.judging.open(experiment).evidence.sittings}
+
+    def some_is_decided(self) -> bool:
+        """Whether nothing is left to judge in one of them."""
+        return not all(self.judging.open(name).evidence.unjudged_slots() for name in self.experiments)
 
     def _fill(self, route: APIRoute, experiment: str) -> str:
         run = self.judging.open(experiment).evidence.cells[0].run.run_id
@@ -108,6 +115,8 @@ class Stage:
                 database.executemany(f"DELETE FROM {table} WHERE run_uuid = ?", rows)
         with self.site.parts.jobs.database.change() as change:
             change.execute("DELETE FROM looks")
+        for name in self.experiments:
+            self.site.parts.boards.forget(name)
         self.clock.ms += 2_000
 
 
@@ -137,7 +146,7 @@ def open_stage(folder: Path, mlflow_url: str, name: str) -> Generator[Stage]:
         ) as client:
             site = Site(parts, client)
             cookies = {role: _sign_in(site, role) for role in ("admin", "judge")}
-            stage = Stage(site, clock, bench, names, job.id, cookies, folder)
+            stage = Stage(site, clock, bench, names, job.id, cookies, folder, champion=arm)
             assert (len(stage.others), len(stage.outlets) > 30) == (2, True)
             yield stage
 
@@ -198,7 +207,13 @@ class Person:
             return
         still_open = [held.token for held in self.held if self.is_open(held)]
         assert not still_open, f"{place} names an arm to {self.name}, who holds {still_open}"
-        if not place.startswith(WHOEVER):
+        if place == HOME:
+            assert self.role != "judge", "home names an arm to a judge"
+            others = answer.text.replace("<wbr>", "").replace(self.stage.champion, "")
+            assert self.stage.some_is_decided() or not any(model in others for model in MODELS), (
+                "home names arms"
+            )
+        elif not place.startswith(WHOEVER):
             assert self.role != "judge", f"{place} names an arm of unjudged candidates to a judge"
             self.looked = True
 

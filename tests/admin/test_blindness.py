@@ -42,7 +42,7 @@ from tipbench.judging.sheet import LiveSitting
 from tipbench.tracking import Tracking
 
 PLACES, NUMBERS = integers(0, 199), integers(0, 9)
-SEQUENCES = int(os.environ.get("TIPBENCH_TEST_BLIND_SEQUENCES", "2000"))
+SEQUENCES = int(os.environ.get("TIPBENCH_TEST_BLIND_SEQUENCES", "200"))
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def test_a_command_survives_two_faults_in_one_run(bench: Bench, subject: Subject
     """Random pairs; TIPBENCH_FAULT_SEED draws others."""
     seed, number = (
         os.environ.get("TIPBENCH_FAULT_SEED", "1"),
-        int(os.environ.get("TIPBENCH_FAULT_PAIRS", "200")),
+        int(os.environ.get("TIPBENCH_FAULT_PAIRS", "20")),
     )
     print(f"{number} pairs of faults, drawn from TIPBENCH_FAULT_SEED={seed}")
     expected = run_undisturbed(bench, subject)
