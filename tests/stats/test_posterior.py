@@ -50,12 +50,12 @@ def test_an_arm_that_may_stand_out_weighs_as_if_its_prior_were_written_out() -> 
     models = weigh_models(seen)
 
     def weigh(uneven: int, spread: int, out: int) -> float:
-        prior = np.full(12, SPREADS[spread] ** 2)
+        prior: Floats = np.full(12, SPREADS[spread] ** 2)
         prior[out - 1] += STANDOUT**2 * (out > 0)
         prior *= 1.0 + UNEVENNESS[uneven]
-        information, pull = seen.information[uneven], seen.pull[uneven]
-        means: Floats = np.linalg.solve(information + np.diag(1.0 / prior), pull)
-        explained = float(pull @ means)
+        information: Floats = seen.information[uneven]
+        pull: Floats = seen.pull[uneven]
+        explained = float(pull @ np.linalg.solve(information + np.eye(12) / prior, pull))
         volume = np.linalg.slogdet(np.eye(12) + information * prior)[1]
         scatter = np.log(float(seen.scatter[uneven]) - explained)
         before = STANDOUT_CHANCE / 12 if out else 1.0 - STANDOUT_CHANCE
