@@ -192,7 +192,7 @@ def _find_side(ratios: Floats, hits: Floats) -> Floats:
     )
     above, below = -found.ineqlin.marginals[:worlds], -found.ineqlin.marginals[worlds:]
     side: Floats = below - above
-    return side / np.abs(side).sum()
+    return side / max(float(np.abs(side).sum()), 1e-12)
 
 
 def main() -> int:
