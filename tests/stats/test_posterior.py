@@ -3,9 +3,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.stats.simulator import Campaign, Setting, run_campaign
+from tests.stats.simulator import Campaign, Floats, Setting, run_campaign
 from tipbench.stats import Score, leaderboard, next_batch, p_best
-from tipbench.stats.batches import find_certain
+from tipbench.stats.batches import (
+    SPREADS,
+    STANDOUT,
+    STANDOUT_CHANCE,
+    UNEVENNESS,
+    find_certain,
+    read_evidence,
+    weigh_models,
+)
+from tipbench.stats.board import read_scores
 
 
 def ahead_by(leads: list[float], *, arms: int = 2) -> list[Score]:
@@ -34,6 +43,29 @@ def test_the_same_seed_gives_the_same_chances_in_any_order_of_records() -> None:
     records = run_campaign(Setting(), verdicts=96, seed=1).records()
     assert p_best(records, 3) == pytest.approx(p_best(records[::-1], 3))
     assert p_best(records, 3) != p_best(records, 4)
+
+
+def test_an_arm_that_may_stand_out_weighs_as_if_its_prior_were_written_out() -> None:
+    seen = read_evidence(read_scores(run_campaign(Setting(scenarios=3), verdicts=36, seed=1).records()))
+    models = weigh_models(seen)
+
+    def weigh(uneven: int, spread: int, out: int) -> float:
+        prior: Floats = np.full(12, SPREADS[spread] ** 2)
+        prior[out - 1] += STANDOUT**2 * (out > 0)
+        prior *= 1.0 + UNEVENNESS[uneven]
+        information: Floats = seen.information[uneven]
+        pull: Floats = seen.pull[uneven]
+        explained = float(pull @ np.linalg.solve(information + np.eye(12) / prior, pull))
+        volume = np.linalg.slogdet(np.eye(12) + information * prior)[1]
+        scatter = np.log(float(seen.scatter[uneven]) - explained)
+        before = STANDOUT_CHANCE / 12 if out else 1.0 - STANDOUT_CHANCE
+        usual = -0.5 * SPREADS[spread] ** 2 + np.log(before)
+        return float(seen.evidence[uneven] - 0.5 * volume - 0.5 * seen.freedom * scatter + usual)
+
+    at = [(4, 10, 0), (4, 10, 1), (4, 10, 7), (6, 3, 0), (6, 3, 12)]
+    wanted = np.array([weigh(*model) for model in at])
+    weights = np.array([models.weight[model] for model in at])
+    assert np.log(weights / weights[0]) == pytest.approx(wanted - wanted[0], abs=1e-6)
 
 
 def test_a_harsh_sitting_moves_no_chance() -> None:

@@ -20,14 +20,17 @@ from tipbench.stats.board import (
 from tipbench.stats.gating import gate_is_open
 
 DRAWS = 4000
-_SPREADS = np.linspace(0.05, 2.0, 40)
+SPREADS = np.linspace(0.05, 2.0, 40)
 """Standard deviations of the arms that are thought possible, in those of a single verdict."""
-_UNEVENNESS = np.geomspace(0.01, 100.0, 13)
+UNEVENNESS = np.geomspace(0.01, 100.0, 13)
 """Variances of what one arm makes of one scenario that are thought possible, as shares of a candidate's."""
 USUAL_SPREAD = 1.0
 """Half-normal: arms seldom differ by more than their verdicts do. It matters while scenarios are few."""
 USUAL_UNEVENNESS, UNEVENNESS_FACTOR = 0.3, 6.0
 """Log-normal: this, give or take this factor. One verdict a cell says nothing of it, several do."""
+STANDOUT_CHANCE, STANDOUT = 0.3, 2.0
+"""How likely one arm, nobody knows which, is further from the others than they are from each other, and by
+how much: a standard deviation, in those of a single verdict."""
 
 
 def p_best(scores: Iterable[ScoreLike], seed: int = 0) -> dict[Hashable, float]:
@@ -44,36 +47,33 @@ def p_best(scores: Iterable[ScoreLike], seed: int = 0) -> dict[Hashable, float]:
 def best_chances(table: Table, *, seed: int) -> Floats:
     """The probability of being the best, in the table's order of arms.
 
-    A mixed model: arm effects, one level per scenario and sitting, so that a harsh sitting moves nothing,
-    arm × scenario effects, and the auto judge's lead within the cell. How much arms differ, how unevenly they
-    do over scenarios and how noisy verdicts are is drawn too: few scenarios know none of the three.
+    A mixed model: arm effects, one of which may stand out, one level per scenario and sitting, so that a
+    harsh sitting moves nothing, arm × scenario effects, and the auto judge's lead within the cell. How much
+    arms differ, how unevenly they do over scenarios and how noisy verdicts are is drawn too: few scenarios
+    know none of the three.
     """
     arms = len(table.arms)
-    seen = _within_blocks(table) if np.isfinite(table.lazy).any() else None
+    seen = read_evidence(table) if np.isfinite(table.lazy).any() else None
     if seen is None or seen.freedom <= 0 or seen.scatter.max() <= 1e-9:
         return np.full(arms, 1.0 / max(arms, 1))
-    strength, axes = np.linalg.eigh(seen.information)
-    along = np.einsum("rga,rg->ra", axes, seen.pull)
-    # Unevenness × spread × arms: every pair of the two is a model, weighed by how well it fits the verdicts.
-    spreads = _SPREADS**2 * (1.0 + _UNEVENNESS[:, None])
-    precision = np.maximum(strength, 0.0)[:, None, :] + 1.0 / spreads[..., None]
-    explained = (along[:, None, :] ** 2 / precision).sum(axis=2)
-    scatter = np.maximum(seen.scatter[:, None] - explained, 1e-12 * seen.scatter.max())
-    evidence = seen.evidence[:, None] - 0.5 * np.log(precision * spreads[..., None]).sum(axis=2)
-    evidence -= 0.5 * (seen.freedom * np.log(scatter) + (_SPREADS / USUAL_SPREAD) ** 2)
-    weight = np.exp(evidence - evidence.max()).ravel()
+    models = weigh_models(seen)
     random = np.random.default_rng(seed)
-    pick = random.choice(weight.size, size=DRAWS, p=weight / weight.sum())
-    uneven, spread = np.unravel_index(pick, scatter.shape)
-    noise = np.sqrt(scatter[uneven, spread] / random.chisquare(seen.freedom, DRAWS))
-    draws = along[uneven] / precision[uneven, spread]
-    draws += noise[:, None] * random.standard_normal((DRAWS, arms)) / np.sqrt(precision[uneven, spread])
-    best = [np.argmax(draws[uneven == at] @ axes[at].T, axis=1) for at in np.unique(uneven)]
+    pick = random.choice(models.weight.size, size=DRAWS, p=models.weight.ravel())
+    uneven, spread, out = np.unravel_index(pick, models.weight.shape)
+    precision, scatter = models.precision[uneven, spread], models.scatter[uneven, spread, out]
+    noise = np.sqrt(scatter / random.chisquare(seen.freedom, DRAWS))
+    draws = models.along[uneven] / precision
+    draws += noise[:, None] * random.standard_normal((DRAWS, arms)) / np.sqrt(precision)
+    # The arm that stands out is drawn further away, and the others with it as far as verdicts tie them to it.
+    freed = models.freed[uneven, spread, out]
+    lead = freed * models.means[uneven, spread, out] + noise * np.sqrt(freed) * random.standard_normal(DRAWS)
+    draws += lead[:, None] * models.axes[uneven, out - 1] / precision
+    best = [np.argmax(draws[uneven == at] @ models.axes[at].T, axis=1) for at in np.unique(uneven)]
     return np.bincount(np.concatenate(best), minlength=arms) / DRAWS
 
 
 @dataclass(frozen=True)
-class _Evidence:
+class Evidence:
     """What the verdicts say about the arms once the level of every block is taken out, per unevenness."""
 
     information: Floats
@@ -84,13 +84,13 @@ class _Evidence:
     freedom: float
 
 
-def _within_blocks(table: Table) -> _Evidence:
+def read_evidence(table: Table) -> Evidence:
     judged = np.flatnonzero(np.isfinite(table.lazy))
     cells = compute_cells(table)
     y = table.lazy - cells.slope * auto_lead(table, cells.auto)
     arms, blocks = len(table.arms), 0
-    total = np.zeros((len(_UNEVENNESS), arms + 1, arms + 1))
-    evidence = -0.5 * (np.log(_UNEVENNESS / USUAL_UNEVENNESS) / np.log(UNEVENNESS_FACTOR)) ** 2
+    total = np.zeros((len(UNEVENNESS), arms + 1, arms + 1))
+    evidence = -0.5 * (np.log(UNEVENNESS / USUAL_UNEVENNESS) / np.log(UNEVENNESS_FACTOR)) ** 2
     for scenario in np.unique(table.scenario[judged]):
         rows = judged[table.scenario[judged] == scenario]
         sitting = np.unique(table.sitting[rows], return_inverse=True)[1]
@@ -99,7 +99,7 @@ def _within_blocks(table: Table) -> _Evidence:
             y[rows], np.eye(arms)[table.arm[rows]], np.eye(int(sitting.max()) + 1)[sitting]
         )
         total, evidence = total + products, evidence + fits
-    return _Evidence(
+    return Evidence(
         information=total[:, :arms, :arms],
         pull=total[:, :arms, arms],
         scatter=total[:, arms, arms] + cells.coarseness,
@@ -115,7 +115,7 @@ def _within_scenario(y: Floats, arm: Floats, block: Floats) -> tuple[Floats, Flo
     """
     columns = np.hstack([arm, y[:, None], block])
     # Verdicts of one cell share its arm × scenario effect: their common part counts for less.
-    inside, uneven = arm.T @ columns, _UNEVENNESS[:, None]
+    inside, uneven = arm.T @ columns, UNEVENNESS[:, None]
     shared = 1.0 + uneven * arm.sum(axis=0)
     weighted = (uneven / shared)[:, :, None] * inside
     products: Floats = columns.T @ columns - inside.T @ weighted
@@ -123,6 +123,49 @@ def _within_scenario(y: Floats, arm: Floats, block: Floats) -> tuple[Floats, Flo
     levels = np.linalg.solve(products[:, kept:, kept:], products[:, kept:, :kept])
     fits = -0.5 * np.log(shared).sum(axis=1) - 0.5 * np.linalg.slogdet(products[:, kept:, kept:])[1]
     return products[:, :kept, :kept] - products[:, :kept, kept:] @ levels, fits
+
+
+@dataclass(frozen=True)
+class Models:
+    """Unevenness × spread × who stands out (first nobody, then each arm): how well each fits the verdicts."""
+
+    axes: Floats
+    """Along which the verdicts tell arms apart independently, per unevenness."""
+    along: Floats
+    precision: Floats
+    """Unevenness × spread × axis, when nobody stands out."""
+    means: Floats
+    """Of the arm that stands out, were it one of the others; 0 for nobody."""
+    freed: Floats
+    """How much of its pull towards the others it is spared; 0 for nobody."""
+    scatter: Floats
+    weight: Floats
+
+
+def weigh_models(seen: Evidence) -> Models:
+    strength, axes = np.linalg.eigh(seen.information)
+    along = np.einsum("rga,rg->ra", axes, seen.pull)
+    uneven, arms = 1.0 + UNEVENNESS[:, None], int(axes.shape[1])
+    spreads = SPREADS**2 * uneven
+    precision = np.maximum(strength, 0.0)[:, None, :] + 1.0 / spreads[..., None]
+    means = np.zeros((*spreads.shape, 1 + arms))
+    means[..., 1:] = (along[:, None, :] / precision) @ axes.swapaxes(1, 2)
+    known = (1.0 / precision) @ (axes**2).swapaxes(1, 2)
+    # One arm with a wider prior of its own is a rank-one change of the model in which nobody stands out.
+    wider = spreads + STANDOUT**2 * uneven
+    change = (1.0 / spreads - 1.0 / wider)[..., None]
+    freed = np.zeros_like(means)
+    freed[..., 1:] = change / (1.0 - change * known)
+    explained = (along[:, None, :] ** 2 / precision).sum(axis=2)[..., None] + freed * means**2
+    scatter = np.maximum(seen.scatter[:, None, None] - explained, 1e-12 * seen.scatter.max())
+    evidence = seen.evidence[:, None] - 0.5 * np.log(precision * spreads[..., None]).sum(axis=2)
+    evidence = evidence[..., None] - 0.5 * (seen.freedom * np.log(scatter))
+    evidence -= 0.5 * (SPREADS[:, None] / USUAL_SPREAD) ** 2
+    evidence[..., 0] += np.log(1.0 - STANDOUT_CHANCE)
+    evidence[..., 1:] += np.log(STANDOUT_CHANCE / arms)
+    evidence[..., 1:] -= 0.5 * np.log((wider / spreads)[..., None] * (1.0 - change * known))
+    weight = np.exp(evidence - evidence.max())
+    return Models(axes, along, precision, means, freed, scatter, weight / weight.sum())
 
 
 FIRST_BLOCKS = 2
