@@ -317,6 +317,8 @@ class BlindJudge(RuleBasedStateMachine):
     @initialize(role=sampled_from(("admin", "judge")))
     def begin(self, role: str) -> None:
         BlindJudge.begun += 1
+        if BlindJudge.begun % 100 == 0:
+            print(f"{BlindJudge.begun} sequences begun", flush=True)
         self.stage.forget_everything()
         self.person = Person(self.stage, role)
 
@@ -376,8 +378,10 @@ def test_no_outlet_names_an_arm_that_is_held_or_the_sitting_is_marked(stage: Sta
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(6 * 3600)
 def test_no_outlet_names_an_arm_that_is_held_in_thousands_of_sequences(stage: Stage) -> None:
     run_sequences(stage, sequences=SEQUENCES, steps=8)
+    print(f"{BlindJudge.begun} sequences")
 
 
 # Whether it would see a leak: defects of the product, seeded here.
