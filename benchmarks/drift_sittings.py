@@ -22,7 +22,7 @@ from random import Random
 from statistics import fmean
 
 from tipbench.bench.sittings import Answer, BlindKey, KeyItem
-from tipbench.judging.anchors import Surroundings, choose_anchors, share_checks
+from tipbench.judging.anchors import choose_anchors, share_checks
 from tipbench.judging.closing import (
     SittingAnswers,
     SittingOutcome,
@@ -30,6 +30,7 @@ from tipbench.judging.closing import (
     complete_blocks,
     examine_sitting,
 )
+from tipbench.judging.looks import Surroundings
 from tipbench.pack import builtin_pack
 from tipbench.records import Anchor, Pack, Rubric, Verdict, compute_flags
 from tipbench.stats import Noise, fit_judge_noise

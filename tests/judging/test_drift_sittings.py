@@ -31,8 +31,9 @@ from tests.judging.scripted import collect_scripted
 from tests.support.official import MlflowClient
 from tests.support.sheets import hand_out
 from tipbench.bench.sittings import Answer, BlindKey, KeyItem
-from tipbench.judging.anchors import Surroundings, choose_anchors
+from tipbench.judging.anchors import choose_anchors
 from tipbench.judging.closing import SittingAnswers, examine_sitting
+from tipbench.judging.looks import Surroundings
 from tipbench.pack import builtin_pack
 from tipbench.records import Anchor, compute_flags
 from tipbench.stats import Noise

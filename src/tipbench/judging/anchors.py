@@ -2,14 +2,12 @@
 
 import json
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from statistics import median_low
-from typing import Protocol
 
 import numpy as np
 
@@ -20,24 +18,27 @@ from tipbench.bench.sittings import StoredSitting, judge_key, judge_tag, read_si
 from tipbench.errors import PackError, UsageError
 from tipbench.files import write_whole
 from tipbench.judging.draw import Member
+from tipbench.judging.looks import Shown, Sight, Surroundings
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.sheet import blind_text
 from tipbench.pack import parse_pack
 from tipbench.pack.reading import ANCHORS, Reference, seal
-from tipbench.records import Anchor, Pack, Rubric, Scenario, Verdict, compute_flags, content_hash
-from tipbench.stats import energy_gaps
+from tipbench.records import Anchor, Pack, Rubric, Verdict, compute_flags, content_hash
 from tipbench.stats.board import Floats, Ints
+from tipbench.stats.sittings import ENOUGH_ANCHORS
 from tipbench.tracking import Tracking
 
 ANCHORS_PER_SITTING = SittingRequest.checks
-REPEATS_PER_SITTING = 6
-"""With four anchors beside them an offset of two is seen as often as with six anchors alone."""
+REPEATS_PER_SITTING = 9
+"""They cannot be told from the rest: the more, the less of what is known of a judge hangs on the anchors."""
 REPEATS_FOR_AN_ANCHOR = 3
 REST_SITTINGS = 3
 """An anchor shown to a judge rests for so many sittings, of whatever experiment: not repeated within four."""
 LOOKED_AT = 12
 """So many of a judge's last sittings are looked at for those: others may hide the anchors of another pack."""
 TRIES = 100
+MOST_EXCHANGES = 20
+"""Hardly ever more than six."""
 ROOM = 1 / 6
 """Of what can be judged: two points of the twelve that three scales from 1 to 5 have."""
 AT_AN_END = 1
@@ -52,28 +53,6 @@ AGREE_WITHIN = 1.0
 
 # On the sitting's own scenarios, rested for this judge; strong enough to measure a judge by, and of what is
 # strong enough the ones that look most like what they are hidden among.
-
-
-class Shown(Protocol):
-    """An item as a judge sees it. `scenario` is the hash of its content."""
-
-    @property
-    def scenario(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def flags(self) -> Mapping[str, bool]: ...
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What anchors must not stand out from: the items of a sitting, and the composites that the experiment's
-    candidates got so far."""
-
-    items: Sequence[Shown]
-    scenarios: Mapping[str, Scenario]
-    rubric: Rubric
-    levels: Sequence[float] = ()
 
 
 def find_shown(
@@ -144,10 +123,33 @@ def choose_anchors(
     draws = [_draw(free, order, items, rng, count=count) for _ in range(TRIES)]
     if not draws[0]:
         return []
-    choices = np.array(draws)
-    roomy, spread = _measure_strength(free, choices, around.rubric)
-    best = int(np.lexsort((_stand_out(free, choices, around), -spread, -roomy))[0])
-    return [free[place] for place in draws[best]]
+    seen = Sight.of(free, around)
+
+    def rank(choices: Sequence[list[int]]) -> list[int]:
+        """The strongest, and of those the one that stands out least; the first of equal ones."""
+        places = np.array(choices)
+        roomy, spread = _measure_strength(free, places, around.rubric)
+        return choices[int(np.lexsort((seen.stand_out(places), -spread, -roomy))[0])]
+
+    best = rank(draws)
+    for _ in range(MOST_EXCHANGES):
+        before, best = best, rank([best, *_exchange_one(best, free, order, items)])
+        if best == before:
+            break
+    return [free[place] for place in best]
+
+
+def _exchange_one(
+    chosen: Sequence[int], free: Sequence[Anchor], order: Sequence[int], items: Counter[str]
+) -> Iterator[list[int]]:
+    """The same with another anchor for one that rested as long; no scenario gets more than its share."""
+    used = Counter(free[place].scenario for place in chosen)
+    room = {s for s, number in items.items() if used[s] < math.ceil(len(chosen) * number / items.total())}
+    for spot, place in enumerate(chosen):
+        for other in range(len(free)):
+            fits = free[other].scenario in room or free[other].scenario == free[place].scenario
+            if fits and order[other] == order[place] and other not in chosen:
+                yield [*chosen[:spot], other, *chosen[spot + 1 :]]
 
 
 def _draw(
@@ -179,40 +181,6 @@ def _measure_strength(free: Sequence[Anchor], choices: Ints, rubric: Rubric) -> 
     has_room = (judged >= ROOM) & (judged <= 1.0 - ROOM)
     roomy = np.minimum(has_room[choices].sum(axis=1), choices.shape[1] - AT_AN_END)
     return roomy.astype(float), np.minimum(judged[choices].std(axis=1), ENOUGH_SPREAD)
-
-
-def _stand_out(free: Sequence[Anchor], choices: Ints, around: Surroundings) -> Floats:
-    """How far the anchors of each draw stand out by their looks and, once that is known, by their level."""
-    rubric = around.rubric
-    flags = [compute_flags(anchor.text, rubric) for anchor in free]
-    looks = [_look(a.text, f, around.scenarios[a.scenario]) for a, f in zip(free, flags, strict=True)]
-    theirs = [_look(item.text, item.flags, around.scenarios[item.scenario]) for item in around.items]
-    gaps = energy_gaps(np.array(looks), np.array(theirs), choices)
-    if around.levels:
-        composites = [rubric.composite(a.scores, f) for a, f in zip(free, flags, strict=True)]
-        gaps = gaps + energy_gaps(
-            np.array(composites, dtype=float)[:, None],
-            np.array(around.levels, dtype=float)[:, None],
-            choices,
-        )
-    return gaps
-
-
-def _look(text: str, flags: Mapping[str, bool], scenario: Scenario) -> list[float]:
-    """What a judge sees of a text at a glance: length, form, the scenario's own words, repetition."""
-    words = re.findall(r"\w+", text.casefold())
-    lists = [value for value in scenario.values.values() if not isinstance(value, str)]
-    known = set(re.findall(r"\w+", " ".join(word for each in lists for word in each).casefold()))
-    sentences = len(re.findall(r"[.!?](?:\s|$)", text))
-    return [
-        math.log1p(len(words)),
-        math.log1p(sentences),
-        float(text.rstrip()[-1:] in {".", "!", "?"}),
-        float(text[:1].isupper()),
-        sum(word in known for word in words) / max(1, len(words)),
-        len(set(words)) / max(1, len(words)),
-        *(float(flags[name]) for name in sorted(flags)),
-    ]
 
 
 # Repeats: candidates that were judged before. They cannot stand out; the reference of each is one verdict.
@@ -290,9 +258,12 @@ def choose_repeats(
 
 
 def share_checks(checks: int, *, items: int, repeats: int) -> tuple[int, int]:
-    """How many anchors and how many repeats: every three stand for an anchor. No more checks than items."""
+    """How many anchors and how many repeats: every three stand for an anchor, as long as enough are left.
+
+    No more checks than items.
+    """
     repeats = max(0, min(repeats, REPEATS_PER_SITTING, items - checks))
-    return checks - repeats // REPEATS_FOR_AN_ANCHOR, repeats
+    return max(min(checks, ENOUGH_ANCHORS), checks - repeats // REPEATS_FOR_AN_ANCHOR), repeats
 
 
 # New anchors: candidates on which enough judges agree.
