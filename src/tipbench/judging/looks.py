@@ -28,7 +28,7 @@ OTHER_FORM, OTHER_LENGTH = 0.2, 0.3
 """How much of the way from equal words to other words a form is, and a length of e times as many words."""
 ALONE = 2.0
 """As far apart as texts without a common word that differ in five forms: further makes no difference."""
-COMPANY = 2.0
+COMPANY = 4.0
 """Weighs as much: tips of one reply are twins, and who sorts a sheet takes what has none for a check."""
 
 
