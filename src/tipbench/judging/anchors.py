@@ -43,7 +43,7 @@ ROOM = 1 / 6
 """Of what can be judged: two points of the twelve that three scales from 1 to 5 have."""
 AT_AN_END = 1
 """So many anchors may have less room than that, if they look like the rest."""
-ENOUGH_SPREAD = 1 / 6
+ENOUGH_SPREAD = 0.19
 """Standard deviation of the references, of what can be judged."""
 ENOUGH_JUDGES = 3
 """Different ones: a judge who repeats himself agrees with nobody else."""
