@@ -24,7 +24,7 @@ from statistics import fmean
 
 from benchmarks.sorted_sheets import read_material
 from tipbench.bench.sittings import Answer, BlindKey, KeyItem
-from tipbench.judging.anchors import choose_anchors, share_checks
+from tipbench.judging.anchors import Surroundings, choose_anchors, share_checks
 from tipbench.judging.closing import (
     SittingAnswers,
     SittingOutcome,
@@ -33,7 +33,6 @@ from tipbench.judging.closing import (
     examine_sitting,
 )
 from tipbench.judging.draw import Member
-from tipbench.judging.looks import Surroundings
 from tipbench.pack import builtin_pack
 from tipbench.records import Anchor, Pack, Rubric, Verdict, compute_flags
 from tipbench.stats import Noise, fit_judge_noise

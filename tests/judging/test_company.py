@@ -11,10 +11,9 @@ from benchmarks.sorted_sheets import WORLDS, SeenSheet, attack, make_sheet, name
 
 from tests.judging.cells import make_cell
 from tests.judging.desks import desk_of
-from tipbench.judging.anchors import choose_anchors
+from tipbench.judging.anchors import Surroundings, choose_anchors
 from tipbench.judging.draw import Block, Member
 from tipbench.judging.handout import make_sittings
-from tipbench.judging.looks import Surroundings
 from tipbench.pack import builtin_pack
 from tipbench.records import Anchor, Candidate, compute_flags
 

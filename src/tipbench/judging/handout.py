@@ -26,6 +26,7 @@ from tipbench.clock import Stamps
 from tipbench.errors import TooOftenRefused, TrackingUnavailable, UsageError
 from tipbench.judging.anchors import (
     Repeat,
+    Surroundings,
     choose_anchors,
     choose_repeats,
     find_repeats,
@@ -35,7 +36,6 @@ from tipbench.judging.anchors import (
 )
 from tipbench.judging.draw import Block, Member, draw_sections
 from tipbench.judging.known import Said, find_known, find_said
-from tipbench.judging.looks import Surroundings
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.sheet import (
     Appearance,
