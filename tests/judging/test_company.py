@@ -90,6 +90,15 @@ def test_a_twin_may_lie_in_another_section_of_the_sheet() -> None:
     assert hidden == [KNOWN[0]] * 12
 
 
+def test_no_anchor_has_the_text_of_a_tip_in_another_section() -> None:
+    pool, around = pool_of(KNOWN), surroundings(KNOWN)
+    beside = [Item(anchor.scenario, f" {anchor.text.upper()}") for anchor in pool[::2]]
+    for seed in range(5):
+        chosen = choose_anchors(pool, replace(around, beside=beside), rng=Random(seed))
+        assert len(chosen) == 6
+        assert not {anchor.id for anchor in chosen} & {anchor.id for anchor in pool[::2]}
+
+
 def say(member: Member) -> Candidate:
     text = tip(KNOWN[member.slot % len(KNOWN)], member.slot)
     return Candidate(slot=member.slot, text=text, flags=compute_flags(text, PACK.rubric))

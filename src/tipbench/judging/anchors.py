@@ -124,15 +124,20 @@ def choose_anchors(
 
     `shown` are the anchors of this judge's last sittings, the latest last. Scenarios get anchors in
     proportion to their items, so that a scenario does not tell an anchor. None has the text of an item
-    beside it.
+    beside it, in whatever section of the sheet.
     """
-    there = {(item.scenario, plain_text(item.text)) for item in around.items}
+    met = set[str]().union(*shown)
+    here, elsewhere = (
+        {(each.scenario, plain_text(each.text)) for each in some} for some in (around.items, around.beside)
+    )
     items = Counter(item.scenario for item in around.items)
-    free = [
-        anchor
-        for anchor in pool
-        if anchor.scenario in items and (anchor.scenario, plain_text(anchor.text)) not in there
-    ]
+
+    def fits(anchor: Anchor) -> bool:
+        # In another section may lie this very anchor: it rests, and comes where too few others are left.
+        text = (anchor.scenario, plain_text(anchor.text))
+        return anchor.scenario in items and text not in (here if anchor.id in met else here | elsewhere)
+
+    free = [anchor for anchor in pool if fits(anchor)]
     last = {anchor: place for place, met in enumerate(shown[-REST_SITTINGS:], start=1) for anchor in met}
     order = [last.get(anchor.id, 0) for anchor in free]
     draws = [_draw(free, order, items, rng, count=count) for _ in range(TRIES)]
