@@ -1,13 +1,13 @@
 """Sittings whose judge is known, through the function that closes sittings: power and false alarms.
 
-usage: python -m benchmarks.drift_sittings [--sittings 1000] [--worlds weak good] [--repeats 0 6]
+usage: python -m benchmarks.drift_sittings [--sittings 1000] [--worlds weak good] [--repeats 0 6 9]
        [--doubles 40]
 
 The pack, its rubric and its anchors are the real ones, and so is the choice of checks. The judge has whole
 numbers within the scale: close to the ends an offset has no room, which is part of what is measured. What the
-anchors are hidden among is made of texts of the pack that a model with 135M parameters wrote in the world of
-weak arms, and of good_tips.jsonl in the world of good ones: of tips that people wrote, which were anchors of
-the pack before anchors were what small models write.
+anchors are hidden among is what a model with 135M parameters wrote in the recorded campaign, as it was judged
+there, in the world of weak arms, and good_tips.jsonl in the world of good ones: tips that people wrote, which
+were anchors of the pack before anchors were what small models write.
 
 With --doubles the judges are sound ones, each with another noise, and the rule counts with the one that is
 assumed and with one that was fitted from so many candidates that the judge judged twice, new ones each time.
@@ -16,11 +16,13 @@ assumed and with one that was fitted from so many candidates that the judge judg
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import fmean
 
+from benchmarks.sorted_sheets import read_material
 from tipbench.bench.sittings import Answer, BlindKey, KeyItem
 from tipbench.judging.anchors import Surroundings, choose_anchors, share_checks
 from tipbench.judging.closing import (
@@ -30,6 +32,7 @@ from tipbench.judging.closing import (
     complete_blocks,
     examine_sitting,
 )
+from tipbench.judging.draw import Member
 from tipbench.pack import builtin_pack
 from tipbench.records import Anchor, Pack, Rubric, Verdict, compute_flags
 from tipbench.stats import Noise, fit_judge_noise
@@ -39,6 +42,7 @@ REPEAT_SD, REFERENCE_SD, OFFSET_SD = 1.1, 0.45, 0.5
 MIDDLE = 10.0
 ARMS, SCENARIOS = 12, 3
 """A sitting of 36 items: three blocks of twelve arms."""
+WEAK = "smollm2"
 GOOD_TIPS = [
     Anchor.model_validate_json(line)
     for line in Path(__file__).with_name("good_tips.jsonl").read_text(encoding="utf-8").splitlines()
@@ -100,7 +104,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Item:
-    """A text among which checks are hidden; `like` is the anchor that it is made of."""
+    """A text among which checks are hidden; `like` says what it deserves."""
 
     scenario: str
     text: str
@@ -130,17 +134,35 @@ def score_anchor(
     return score_text(anchor, said, rng)
 
 
+@cache
+def read_weak() -> tuple[Anchor, ...]:
+    """What the 135M model wrote in the recorded campaign, each text with the first verdict on it."""
+    material = read_material()
+    found: dict[tuple[str, str], Anchor] = {}
+    for cell in material.cells:
+        if WEAK not in cell.facts.model:
+            continue
+        for verdict in (each for some in cell.submissions.values() for each in some if not each.failed):
+            text = material.desk.candidate_of(Member(cell, verdict.slot)).text
+            like = Anchor(
+                id=f"{cell.facts.key}-{verdict.slot}", scenario=cell.facts.scenario, text=text, origin=WEAK,
+                scores=verdict.scores, reason="the first verdict",
+            )  # fmt: skip
+            found.setdefault((cell.facts.scenario, text), like)
+    return tuple(found.values())
+
+
 def make_items(world: str, rng: Random, pack: Pack = PACK) -> list[Item]:
-    """What the arms of that world wrote in three random scenarios: texts of the pack less their last word."""
+    """What arms wrote in three random scenarios: real tips of a weak model, or good ones."""
     core = [scenario.id for scenario in pack.scenarios if scenario.set == "core"]
-    items: list[Item] = []
+    chosen: list[Anchor] = []
     for scenario in rng.sample(core, SCENARIOS):
-        weak = [anchor for anchor in pack.anchors if anchor.origin.startswith("smollm2")]
-        there = [like for like in (weak if world == "weak" else GOOD_TIPS) if like.scenario == scenario]
-        for like in rng.choices(there, k=ARMS):
-            text = " ".join(like.text.split()[:-1])
-            items.append(Item(scenario, text, compute_flags(like.text, pack.rubric), like))
-    return items
+        likes = read_weak() if world == "weak" else GOOD_TIPS
+        there = [like for like in likes if like.scenario == scenario]
+        # Equal texts are one item; of good ones there are too few.
+        few = rng.choices(there, k=ARMS)
+        chosen += rng.sample(there, min(ARMS, len(there))) if world == "weak" else few
+    return [Item(like.scenario, like.text, compute_flags(like.text, pack.rubric), like) for like in chosen]
 
 
 def hold_sitting(
@@ -255,7 +277,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sittings", type=int, default=1_000)
     parser.add_argument("--worlds", nargs="+", default=list(WORLDS), choices=WORLDS)
-    parser.add_argument("--repeats", type=int, nargs="+", default=[0, 6])
+    parser.add_argument("--repeats", type=int, nargs="+", default=[0, 6, 9])
     parser.add_argument("--doubles", type=int)
     asked = parser.parse_args()
     if asked.doubles:

@@ -29,7 +29,7 @@ from tipbench.engines import open_engines
 from tipbench.engines.protocol import Engine, LoadedModel
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.grid import open_pack, prepare_grid
-from tipbench.judging.anchors import propose_anchors, write_anchors
+from tipbench.judging.new_anchors import propose_anchors, write_anchors
 from tipbench.pack import read_pack
 from tipbench.promotion.gate import Gate, GateQuestion
 from tipbench.promotion.promote import Promoting

@@ -98,7 +98,15 @@ def test_an_early_end_keeps_the_blocks_that_are_complete(live: Judging, half_jud
 
 @pytest.mark.parametrize(
     ("items", "repeats", "shared"),
-    [(36, 0, (6, 0)), (36, 2, (6, 2)), (36, 3, (5, 3)), (36, 9, (4, 6)), (7, 9, (6, 1)), (3, 9, (6, 0))],
+    [
+        (36, 0, (6, 0)),
+        (36, 2, (6, 2)),
+        (36, 3, (5, 3)),
+        (36, 9, (4, 9)),
+        (36, 12, (4, 9)),
+        (7, 9, (6, 1)),
+        (3, 9, (6, 0)),
+    ],
 )
 def test_checks_are_shared_between_anchors_and_repeats(
     items: int, repeats: int, shared: tuple[int, int]

@@ -533,7 +533,7 @@ def reopen_judging(*, reason: str, **flags: object) -> None:
 @mlflow_options
 def anchors(*, folder: Path, write: bool, **flags: object) -> None:
     """New anchors for the pack in this folder: candidates on which three different judges agree."""
-    from tipbench.judging.anchors import propose_anchors, write_anchors
+    from tipbench.judging.new_anchors import propose_anchors, write_anchors
     from tipbench.pack import read_pack
     from tipbench.show.sittings import print_proposal
 

@@ -1,53 +1,46 @@
-"""Checks, items of which a score is known: which are hidden in a sitting, and where new anchors come from."""
+"""Checks, items of which a score is known: which are hidden in a sitting."""
 
-import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
+from functools import lru_cache
+from itertools import pairwise
 from random import Random
-from statistics import median_low
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 
 from tipbench.bench.bench import Bench
-from tipbench.bench.cells import StoredCell
 from tipbench.bench.evidence import split_mark
 from tipbench.bench.sittings import StoredSitting, judge_key, judge_tag, read_sittings
-from tipbench.errors import PackError, UsageError
-from tipbench.files import write_whole
 from tipbench.judging.draw import Member
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.sheet import blind_text
-from tipbench.pack import parse_pack
-from tipbench.pack.reading import ANCHORS, Reference, seal
-from tipbench.records import Anchor, Pack, Rubric, Scenario, Verdict, compute_flags, content_hash
+from tipbench.records import Anchor, Rubric, Scenario, compute_flags, content_hash, list_words
 from tipbench.stats import energy_gaps
 from tipbench.stats.board import Floats, Ints
+from tipbench.stats.sittings import ENOUGH_ANCHORS
 from tipbench.tracking import Tracking
 
 ANCHORS_PER_SITTING = SittingRequest.checks
-REPEATS_PER_SITTING = 6
-"""With four anchors beside them an offset of two is seen as often as with six anchors alone."""
+REPEATS_PER_SITTING = 9
+"""They cannot be told from the rest: the more, the less of what is known of a judge hangs on the anchors."""
 REPEATS_FOR_AN_ANCHOR = 3
 REST_SITTINGS = 3
 """An anchor shown to a judge rests for so many sittings, of whatever experiment: not repeated within four."""
 LOOKED_AT = 12
 """So many of a judge's last sittings are looked at for those: others may hide the anchors of another pack."""
 TRIES = 100
+MOST_EXCHANGES = 20
+"""Hardly ever more than six."""
 ROOM = 1 / 6
 """Of what can be judged: two points of the twelve that three scales from 1 to 5 have."""
 AT_AN_END = 1
 """So many anchors may have less room than that, if they look like the rest."""
-ENOUGH_SPREAD = 1 / 6
+ENOUGH_SPREAD = 0.19
 """Standard deviation of the references, of what can be judged."""
-ENOUGH_JUDGES = 3
-"""Different ones: a judge who repeats himself agrees with nobody else."""
-AGREE_WITHIN = 1.0
-"""From the lowest to the highest composite: one step of one scale."""
 
 
 # On the sitting's own scenarios, rested for this judge; strong enough to measure a judge by, and of what is
@@ -68,12 +61,13 @@ class Shown(Protocol):
 @dataclass(frozen=True)
 class Surroundings:
     """What anchors must not stand out from: the items of a sitting, and the composites that the experiment's
-    candidates got so far."""
+    candidates got so far. `beside` is what else lies on the sheet, as far as it is known."""
 
     items: Sequence[Shown]
     scenarios: Mapping[str, Scenario]
     rubric: Rubric
     levels: Sequence[float] = ()
+    beside: Sequence[Shown] = ()
 
 
 def find_shown(
@@ -130,24 +124,52 @@ def choose_anchors(
 
     `shown` are the anchors of this judge's last sittings, the latest last. Scenarios get anchors in
     proportion to their items, so that a scenario does not tell an anchor. None has the text of an item
-    beside it.
+    beside it, in whatever section of the sheet.
     """
-    there = {(item.scenario, _plain(item.text)) for item in around.items}
+    met = set[str]().union(*shown)
+    here, elsewhere = (
+        {(each.scenario, plain_text(each.text)) for each in some} for some in (around.items, around.beside)
+    )
     items = Counter(item.scenario for item in around.items)
-    free = [
-        anchor
-        for anchor in pool
-        if anchor.scenario in items and (anchor.scenario, _plain(anchor.text)) not in there
-    ]
+
+    def fits(anchor: Anchor) -> bool:
+        # In another section may lie this very anchor: it rests, and comes where too few others are left.
+        text = (anchor.scenario, plain_text(anchor.text))
+        return anchor.scenario in items and text not in (here if anchor.id in met else here | elsewhere)
+
+    free = [anchor for anchor in pool if fits(anchor)]
     last = {anchor: place for place, met in enumerate(shown[-REST_SITTINGS:], start=1) for anchor in met}
     order = [last.get(anchor.id, 0) for anchor in free]
     draws = [_draw(free, order, items, rng, count=count) for _ in range(TRIES)]
     if not draws[0]:
         return []
-    choices = np.array(draws)
-    roomy, spread = _measure_strength(free, choices, around.rubric)
-    best = int(np.lexsort((_stand_out(free, choices, around), -spread, -roomy))[0])
-    return [free[place] for place in draws[best]]
+    seen = Sight.of(free, around)
+
+    def rank(choices: Sequence[list[int]]) -> list[int]:
+        """The strongest, and of those the one that stands out least; the first of equal ones."""
+        places = np.array(choices)
+        roomy, spread = _measure_strength(free, places, around.rubric)
+        return choices[int(np.lexsort((seen.stand_out(places), -spread, -roomy))[0])]
+
+    best = rank(draws)
+    for _ in range(MOST_EXCHANGES):
+        before, best = best, rank([best, *_exchange_one(best, free, order, items)])
+        if best == before:
+            break
+    return [free[place] for place in best]
+
+
+def _exchange_one(
+    chosen: Sequence[int], free: Sequence[Anchor], order: Sequence[int], items: Counter[str]
+) -> Iterator[list[int]]:
+    """The same with another anchor for one that rested as long; no scenario gets more than its share."""
+    used = Counter(free[place].scenario for place in chosen)
+    room = {s for s, number in items.items() if used[s] < math.ceil(len(chosen) * number / items.total())}
+    for spot, place in enumerate(chosen):
+        for other in range(len(free)):
+            fits = free[other].scenario in room or free[other].scenario == free[place].scenario
+            if fits and order[other] == order[place] and other not in chosen:
+                yield [*chosen[:spot], other, *chosen[spot + 1 :]]
 
 
 def _draw(
@@ -181,38 +203,123 @@ def _measure_strength(free: Sequence[Anchor], choices: Ints, rubric: Rubric) -> 
     return roomy.astype(float), np.minimum(judged[choices].std(axis=1), ENOUGH_SPREAD)
 
 
-def _stand_out(free: Sequence[Anchor], choices: Ints, around: Surroundings) -> Floats:
-    """How far the anchors of each draw stand out by their looks and, once that is known, by their level."""
-    rubric = around.rubric
-    flags = [compute_flags(anchor.text, rubric) for anchor in free]
-    looks = [_look(a.text, f, around.scenarios[a.scenario]) for a, f in zip(free, flags, strict=True)]
-    theirs = [_look(item.text, item.flags, around.scenarios[item.scenario]) for item in around.items]
-    gaps = energy_gaps(np.array(looks), np.array(theirs), choices)
-    if around.levels:
-        composites = [rubric.composite(a.scores, f) for a, f in zip(free, flags, strict=True)]
-        gaps = gaps + energy_gaps(
-            np.array(composites, dtype=float)[:, None],
-            np.array(around.levels, dtype=float)[:, None],
-            choices,
+# How far anchors stand out by what a judge sees of them: their looks, level and company.
+
+
+FORMS = (
+    r"^\W*(?:tip )?\d+\W",
+    r"^\W*[\"“]",
+    r"\*\*",
+    r"^\W*[A-Z][^.:!?]{2,60}:",
+    r"[.!?][\"”'*]*$",
+    r"^\W*[A-Z]",
+    r"(?i)\b(?:don't|never|avoid|not)\b",
+)
+"""By these a judge sorts: number, quote, bold type, heading, whole sentence, capital, prohibition."""
+OTHER_FORM, OTHER_LENGTH = 0.2, 0.3
+"""How much of the way from equal words to other words a form is, and a length of e times as many words."""
+ALONE = 2.0
+"""As far apart as texts without a common word that differ in five forms: further makes no difference."""
+COMPANY = 4.0
+"""Weighs as much: tips of one reply are twins, and who sorts a sheet takes what has none for a check."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a judge sees of anchors, a row for each, and of the items among which some of them are hidden."""
+
+    looks: Floats
+    items: Floats
+    levels: Floats
+    item_levels: Floats
+    nearest: Floats
+    """How unlike the most similar text on the sheet is that has the same scenario."""
+    item_nearest: Floats
+    between: Floats
+    """The same from anchor to anchor."""
+
+    @classmethod
+    def of(cls, anchors: Sequence[Anchor], around: Surroundings) -> Self:
+        """These anchors in these surroundings."""
+        rubric, scenarios = around.rubric, around.scenarios
+        flags = [compute_flags(anchor.text, rubric) for anchor in anchors]
+        both = list(zip(anchors, flags, strict=True))
+        sheet = [*around.items, *around.beside]
+        return cls(
+            looks=np.array([_look(each.text, raised, scenarios[each.scenario]) for each, raised in both]),
+            items=np.array([_look(i.text, i.flags, scenarios[i.scenario]) for i in around.items]),
+            levels=np.array([[rubric.composite(each.scores, raised)] for each, raised in both], dtype=float),
+            item_levels=np.array(around.levels, dtype=float)[:, None],
+            nearest=_measure_apart(anchors, sheet).min(axis=1),
+            item_nearest=_measure_apart(around.items, sheet).min(axis=1)[:, None],
+            between=_measure_apart(anchors, anchors),
         )
-    return gaps
+
+    def stand_out(self, choices: Ints) -> Floats:
+        """How far the anchors of each choice stand out, a row of places."""
+        among = self.between[choices[:, :, None], choices[:, None, :]].min(axis=2)
+        nearest = np.minimum(self.nearest[choices], among)[:, :, None]
+        gaps = energy_gaps(self.looks[choices], self.items) + COMPANY * energy_gaps(
+            nearest, self.item_nearest
+        )
+        return gaps + energy_gaps(self.levels[choices], self.item_levels) if len(self.item_levels) else gaps
 
 
 def _look(text: str, flags: Mapping[str, bool], scenario: Scenario) -> list[float]:
     """What a judge sees of a text at a glance: length, form, the scenario's own words, repetition."""
-    words = re.findall(r"\w+", text.casefold())
+    style = _read_style(text)
     lists = [value for value in scenario.values.values() if not isinstance(value, str)]
-    known = set(re.findall(r"\w+", " ".join(word for each in lists for word in each).casefold()))
+    known = set(list_words(" ".join(word for each in lists for word in each)))
     sentences = len(re.findall(r"[.!?](?:\s|$)", text))
     return [
-        math.log1p(len(words)),
+        style.length,
         math.log1p(sentences),
-        float(text.rstrip()[-1:] in {".", "!", "?"}),
-        float(text[:1].isupper()),
-        sum(word in known for word in words) / max(1, len(words)),
-        len(set(words)) / max(1, len(words)),
+        sum(word in known for word in style.words) / max(1, len(style.words)),
+        len(set(style.words)) / max(1, len(style.words)),
         *(float(flags[name]) for name in sorted(flags)),
+        *map(float, style.forms),
     ]
+
+
+@dataclass(frozen=True)
+class _Style:
+    """A text as it is compared; `runs` are its words, neighbouring pairs of them, and how it begins."""
+
+    words: tuple[str, ...]
+    runs: frozenset[tuple[str, ...]]
+    length: float
+    forms: tuple[bool, ...]
+
+
+@lru_cache(maxsize=10_000)
+def _read_style(text: str) -> _Style:
+    words = list_words(text)
+    runs = {*((word,) for word in words), *pairwise(words)}
+    return _Style(
+        words=tuple(words),
+        runs=frozenset({*runs, ("", *words[:1]), ("", *words[:2])}),
+        length=math.log1p(len(words)),
+        forms=tuple(bool(re.search(form, text.strip())) for form in FORMS),
+    )
+
+
+def _measure_apart(some: Sequence[Shown | Anchor], others: Sequence[Shown | Anchor]) -> Floats:
+    """How unlike each is to each of the others in its scenario. All else counts as alone, itself too."""
+    places: dict[str, list[int]] = {}
+    for place, other in enumerate(others):
+        places.setdefault(other.scenario, []).append(place)
+    apart = np.full((len(some), len(others)), ALONE)
+    for row, each in enumerate(some):
+        for place in places.get(each.scenario, ()):
+            if others[place] is not each:
+                apart[row, place] = _compare(_read_style(each.text), _read_style(others[place].text))
+    return apart
+
+
+def _compare(one: _Style, other: _Style) -> float:
+    common = len(one.runs & other.runs) / math.sqrt(len(one.runs) * len(other.runs))
+    forms = sum(mine != theirs for mine, theirs in zip(one.forms, other.forms, strict=True))
+    return min(ALONE, 1.0 - common + OTHER_FORM * forms + OTHER_LENGTH * abs(one.length - other.length))
 
 
 # Repeats: candidates that were judged before. They cannot stand out; the reference of each is one verdict.
@@ -275,14 +382,14 @@ def choose_repeats(
     Of others rather than the judge's own, which they may remember.
     """
     scenarios = {item.scenario for item in items}
-    texts = {(item.scenario, _plain(item.text)) for item in items}
+    texts = {(item.scenario, plain_text(item.text)) for item in items}
     there = [repeat for repeat in pool if repeat.member.cell.facts.scenario_hash in scenarios]
     rng.shuffle(there)
     chosen: list[Repeat] = []
     for repeat in sorted(there, key=lambda repeat: repeat.own):
         if len(chosen) == count:
             break
-        shown = (repeat.member.cell.facts.scenario_hash, _plain(text_of(repeat.member)))
+        shown = (repeat.member.cell.facts.scenario_hash, plain_text(text_of(repeat.member)))
         if shown not in texts:
             texts.add(shown)
             chosen.append(repeat)
@@ -290,167 +397,14 @@ def choose_repeats(
 
 
 def share_checks(checks: int, *, items: int, repeats: int) -> tuple[int, int]:
-    """How many anchors and how many repeats: every three stand for an anchor. No more checks than items."""
+    """How many anchors and how many repeats: every three stand for an anchor, as long as enough are left.
+
+    No more checks than items.
+    """
     repeats = max(0, min(repeats, REPEATS_PER_SITTING, items - checks))
-    return checks - repeats // REPEATS_FOR_AN_ANCHOR, repeats
+    return max(min(checks, ENOUGH_ANCHORS), checks - repeats // REPEATS_FOR_AN_ANCHOR), repeats
 
 
-# New anchors: candidates on which enough judges agree.
-
-
-@dataclass(frozen=True)
-class AgreedCandidate:
-    """A candidate on which judges agree, with the verdict of each of them."""
-
-    cell: StoredCell
-    slot: int
-    verdicts: dict[str, Verdict]
-
-
-@dataclass(frozen=True)
-class NewAnchor:
-    """An anchor to be, and whose verdicts are its reference."""
-
-    anchor: Anchor
-    judges: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A candidate on which judges agree and that is no anchor all the same."""
-
-    text: str
-    why: str
-
-
-@dataclass(frozen=True)
-class AnchorProposal:
-    """What would be added to the pack. `grown` is the pack with it."""
-
-    pack: Pack
-    grown: Pack
-    new: tuple[NewAnchor, ...]
-    refused: tuple[Refused, ...]
-
-
-def propose_anchors(bench: Bench, pack: Pack) -> AnchorProposal:
-    """The candidates of the experiment that can be anchors of this pack; only reads.
-
-    Raises:
-        UsageError: the experiment was judged by another rubric than the pack's.
-    """
-    agreed = _find_agreed(bench)
-    if any(each.cell.facts.rubric_hash != pack.rubric.hash for each in agreed):
-        raise UsageError(
-            f"experiment {bench.name!r} was judged by another rubric than {pack.rubric.name!r} of this pack",
-            hint="Scores mean nothing under another rubric: name the pack that it was collected with.",
-        )
-    new: list[NewAnchor] = []
-    refused: list[Refused] = []
-    known = {_plain(anchor.text) for anchor in pack.anchors}
-    for each in agreed:
-        text = bench.candidates_of(each.cell)[each.slot].text
-        why = _why_not(text, each, pack, known=known, names=bench.hidden_names)
-        if why:
-            refused.append(Refused(text, why))
-        else:
-            known.add(_plain(text))
-            new.append(_make_anchor(text, each, pack, experiment=bench.name))
-    return AnchorProposal(pack, _grow(pack, new), tuple(new), tuple(refused))
-
-
-def write_anchors(folder: Path, proposal: AnchorProposal) -> None:
-    """Puts the grown anchors.jsonl in the folder, in one step.
-
-    Raises:
-        TipbenchError: it cannot be written; what is there stays.
-    """
-    file = folder / ANCHORS
-    try:
-        write_whole(file, proposal.grown.files[ANCHORS].removesuffix("\n") + "\n")
-    except OSError as error:
-        raise PackError(f"cannot write {str(file)!r}: {error.strerror}") from error
-
-
-def _find_agreed(bench: Bench) -> list[AgreedCandidate]:
-    """Candidates with verdicts of at least three judges, all of them within a point; the earliest of each."""
-    evidence = bench.evidence
-    said: dict[tuple[str, int], dict[str, Verdict]] = {}
-    for given in (*evidence.lazy, *evidence.doubles):
-        if given.sitting.facts.tier == "lazy" and not given.verdict.failed:
-            said.setdefault(given.place, {}).setdefault(given.sitting.judged_by, given.verdict)
-    found: list[AgreedCandidate] = []
-    for cell in evidence.cells:
-        for slot in cell.answered_slots:
-            verdicts = said.get((cell.run.run_id, slot), {})
-            if len(verdicts) >= ENOUGH_JUDGES and _agree(verdicts.values(), cell, bench):
-                found.append(AgreedCandidate(cell, slot, verdicts))
-    return found
-
-
-def _agree(verdicts: Iterable[Verdict], cell: StoredCell, bench: Bench) -> bool:
-    rubric = bench.rubric_of(cell)
-    composites = [rubric.composite(verdict.scores, verdict.flags) for verdict in verdicts]
-    return max(composites) - min(composites) <= AGREE_WITHIN
-
-
-def _why_not(text: str, each: AgreedCandidate, pack: Pack, *, known: set[str], names: Iterable[str]) -> str:
-    """Why this candidate is no anchor; empty when it is one."""
-    flags = compute_flags(text, pack.rubric)
-    if _scenario_of(each, pack) is None:
-        return f"the pack has no such scenario as {each.cell.facts.scenario!r}"
-    if _plain(text) in known:
-        return "there is an anchor with this text"
-    if _plain(text) in _plain(pack.rubric.text):
-        return "it is an example of the rubric"
-    if blind_text(text, names) != text:
-        return "it names a model or a prompt, or is not shown as it is"
-    if any(verdict.flags != flags for verdict in each.verdicts.values()):
-        return "a judge overruled a computed flag"
-    return ""
-
-
-def _make_anchor(text: str, each: AgreedCandidate, pack: Pack, *, experiment: str) -> NewAnchor:
-    scenario = _scenario_of(each, pack) or ""
-    verdicts = each.verdicts.values()
-    # Between two points the lower one, as rubrics say.
-    scores = {
-        s.name: median_low([verdict.scores[s.name] for verdict in verdicts]) for s in pack.rubric.scales
-    }
-    anchor = Anchor(
-        id=f"{scenario[:50]}-{content_hash([scenario, text])[:8]}",
-        scenario=scenario,
-        text=text,
-        origin=each.cell.facts.model,
-        scores=scores,
-        reason=f"median of {len(verdicts)} judges who agree, experiment {experiment!r}",
-    )
-    return NewAnchor(anchor, tuple(sorted(each.verdicts)))
-
-
-def _scenario_of(each: AgreedCandidate, pack: Pack) -> str | None:
-    """The pack's own name of the scenario with this content."""
-    facts = each.cell.facts
-    return next((scenario.id for scenario in pack.scenarios if scenario.hash == facts.scenario_hash), None)
-
-
-def _grow(pack: Pack, new: Iterable[NewAnchor]) -> Pack:
-    """The pack with these anchors, checked as every pack is."""
-    lines = [
-        json.dumps(
-            {
-                **each.anchor.model_dump(include={"id", "scenario", "text", "origin"}),
-                "sealed": seal(Reference(scores=each.anchor.scores, reason=each.anchor.reason)),
-            },
-            ensure_ascii=False,
-        )
-        for each in new
-    ]
-    if not lines:
-        return pack
-    before = pack.files.get(ANCHORS, "").rstrip("\n")
-    return parse_pack({**pack.files, ANCHORS: "\n".join([*([before] if before else []), *lines]) + "\n"})
-
-
-def _plain(text: str) -> str:
+def plain_text(text: str) -> str:
+    """The same for texts that differ by blanks and capitals only."""
     return " ".join(text.split()).casefold()

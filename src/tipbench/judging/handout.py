@@ -58,6 +58,8 @@ from tipbench.records import LAZY_KINDS, Anchor, Candidate, Rubric, Scenario, co
 from tipbench.stats.sittings import ENOUGH_ANCHORS
 
 SECTION_FILE = "section.json"
+SHEET_REACH = 4
+"""So many sections before and after it are the surroundings of one: who sorts a sheet has them at hand."""
 MOST_REFUSED = 3
 """Sittings of one judge in a row."""
 """What a live judge sees is kept with the sitting, so that it can be taken up after a crash."""
@@ -161,18 +163,25 @@ class _Shown:
         return appearance_of(self.scenario, self.text, self.flags)
 
 
+@dataclass(frozen=True)
+class RestOfSheet:
+    """What else lies on the sheet that a sitting stands in. A scenario is called the same in all sections."""
+
+    labels: Mapping[str, str]
+    items: Sequence[_Shown] = ()
+
+
 def build_sitting(
     blocks: Sequence[Block],
     *,
     material: SittingMaterial,
     shown: Sequence[Set[str]] = (),
-    labels: Mapping[str, str] | None = None,
+    sheet: RestOfSheet | None = None,
     said: Mapping[Hashable, Said] | None = None,
     order_seed: int,
 ) -> Sitting:
     """A blind sitting over these blocks; `shown` are the anchors of this judge's last sittings, latest last.
 
-    `labels` are those of the sheet that it stands in: a scenario is called the same in all its sections.
     Of what this judge `said` before nothing is shown, unless there is nothing else.
     """
     rng = Random(order_seed)
@@ -187,14 +196,12 @@ def build_sitting(
     groups = group_alike(members)
     repeats, count = _choose_repeats(groups, material, rng)
     groups += [[_show_repeat(repeat, material)] for repeat in repeats]
-    around = Surroundings(
-        [alike[0] for alike in groups], material.scenarios, material.rubric, material.levels
-    )
+    around = _look_around([alike[0] for alike in groups], sheet.items if sheet else (), material)
     anchors = choose_anchors(material.anchors, around, shown=shown, rng=rng, count=count)
     groups += group_alike(_show_anchor(anchor, material) for anchor in anchors)
     rng.shuffle(groups)
     there = {alike[0].scenario for alike in groups}
-    labels = labels or _label_scenarios(there, rng)
+    labels = sheet.labels if sheet else _label_scenarios(there, rng)
     items = _make_items([alike[0] for alike in groups], labels, material.rubric, rng)
     return Sitting(
         token=make_id(rng, length=12),
@@ -210,6 +217,24 @@ def build_sitting(
         anchors=tuple(anchor.id for anchor in anchors),
         repeats=tuple(repeat.place for repeat in repeats),
     )
+
+
+def _show_all(
+    section: Sequence[Block], material: SittingMaterial, said: Mapping[Hashable, Said]
+) -> list[_Shown]:
+    """What a judge will be shown of these blocks, checks aside."""
+    members = (member for block in section for member in block.items)
+    return [_show_member(each, 0, material) for each in members if each.again or each.text_mark not in said]
+
+
+def _look_around(
+    items: Sequence[_Shown], beside: Iterable[_Shown], material: SittingMaterial
+) -> Surroundings:
+    here = {(item.scenario, item.text) for item in items}
+    # What is shown in two sections is judged, and seen, once.
+    others = {(each.scenario, each.text): each for each in beside}
+    left = [each for place, each in others.items() if place not in here]
+    return Surroundings(items, material.scenarios, material.rubric, material.levels, left)
 
 
 def _make_items(
@@ -299,12 +324,20 @@ def make_sittings(
     recent, said = list(shown), dict(said or {})
     blocks = (block for section in sections for block in section if block.items)
     labels = _label_scenarios((block.scenario for block in blocks), Random(seeds()))
+    hash_of = {label: scenario for scenario, label in labels.items()}
+    texts = [_show_all(section, material, said) for section in sections]
     sittings: list[Sitting] = []
-    for section in sections:
+    for place, section in enumerate(sections):
+        near = (*texts[max(0, place - SHEET_REACH) : place], *texts[place + 1 : place + 1 + SHEET_REACH])
+        sheet = RestOfSheet(labels, [each for those in near for each in those])
         sitting = build_sitting(
-            section, material=material, shown=recent, labels=labels, said=said, order_seed=seeds()
+            section, material=material, shown=recent, sheet=sheet, said=said, order_seed=seeds()
         )
         recent.append(set(sitting.anchors))
+        texts[place] = [
+            _Shown(hash_of[item.scenario], item.text, item.flags, KeyItem(id=item.id, text_hash=""))
+            for item in sitting.items
+        ]
         asked = {(item.cell, item.slot) for item in sitting.key.items}
         for member in (member for block in section for member in block.items):
             if (place := (member.cell.run.run_id, member.slot)) in asked:

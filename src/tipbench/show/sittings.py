@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     # What is drawn here is made by whoever asks; the others need not be loaded.
     from tipbench.judging.agent import AgentOutcome
-    from tipbench.judging.anchors import AnchorProposal
     from tipbench.judging.auto.graders import JudgeModel
     from tipbench.judging.auto.run import AutoOutcome
     from tipbench.judging.keyboard.loop import LeftSitting
+    from tipbench.judging.new_anchors import AnchorProposal
     from tipbench.judging.sheet import LiveSitting, StoredAnswers
     from tipbench.judging.status import (
         Disagreement,

@@ -249,19 +249,18 @@ def _shape_alarms(
 # How far a few checks stand out from the items they are hidden among.
 
 
-def energy_gaps(checks: Floats, items: Floats, choices: Ints) -> Floats:
-    """For every choice, a row of places in `checks`: how differently it is distributed from the items.
+def energy_gaps(checks: Floats, items: Floats) -> Floats:
+    """For every choice of checks: how differently it is distributed from the items.
 
-    The energy distance, without the part that is the items' alone: 2 E|x − y| − E|x − x'|. Rows of `checks`
-    and `items` are what can be seen of one text, measured in the items' own standard deviations.
+    The energy distance, without the part that is the items' alone: 2 E|x − y| − E|x − x'|. A row is what can
+    be seen of one text, measured in the items' own standard deviations; `checks` has rows for each choice.
     """
     spread = items.std(axis=0)
     scale = np.where(spread > 0, spread, 1.0)
-    checks, items = (checks - items.mean(axis=0)) / scale, (items - items.mean(axis=0)) / scale
-    to_items = np.linalg.norm(checks[:, None, :] - items[None, :, :], axis=2).mean(axis=1)
-    between = np.linalg.norm(checks[:, None, :] - checks[None, :, :], axis=2)
-    among = between[choices[:, :, None], choices[:, None, :]].mean(axis=(1, 2))
-    return 2.0 * to_items[choices].mean(axis=1) - among
+    checks, items = checks / scale, items / scale
+    to_items = np.linalg.norm(checks[:, :, None, :] - items, axis=3).mean(axis=(1, 2))
+    among = np.linalg.norm(checks[:, :, None, :] - checks[:, None, :, :], axis=3).mean(axis=(1, 2))
+    return 2.0 * to_items - among
 
 
 # Levels of sittings: what makes verdicts comparable when arms were not judged in the same sittings.
