@@ -180,6 +180,8 @@ class Person:
     held: list[Held] = field(default_factory=list[Held])
     looked: bool = False
     steps: int = 0
+    trail: list[str] = field(default_factory=list[str])
+    """Where arms were named."""
 
     @property
     def name(self) -> str:
@@ -205,6 +207,7 @@ class Person:
         assert answer.status_code < 500, (place, answer.text)
         if not any(model in answer.text for model in MODELS):
             return
+        self.trail.append(place)
         still_open = [held.token for held in self.held if self.is_open(held)]
         assert not still_open, f"{place} names an arm to {self.name}, who holds {still_open}"
         if place == HOME:
@@ -231,7 +234,8 @@ class Person:
         known = {*self.stage.others, *(held.token for held in self.held)}
         for token, sitting in self.stage.sittings(experiment).items():
             if token not in known:
-                assert (sitting.unblinded is not None) == self.looked, (door, sitting.facts)
+                told = (door, experiment, sitting.unblinded, self.trail, sitting.facts)
+                assert (sitting.unblinded is not None) == self.looked, told
                 self.held.append(Held(token, experiment, door, sheet))
 
     def _open(self, door: str, kind: str, experiment: str) -> Path | None:

@@ -380,7 +380,8 @@ def test_no_outlet_names_an_arm_that_is_held_or_the_sitting_is_marked(stage: Sta
 @pytest.mark.slow
 @pytest.mark.timeout(6 * 3600)
 def test_no_outlet_names_an_arm_that_is_held_in_thousands_of_sequences(stage: Stage) -> None:
-    run_sequences(stage, sequences=SEQUENCES, steps=8)
+    # What fails is not made smaller: that takes longer than all the rest.
+    run_sequences(stage, sequences=SEQUENCES, steps=8, phases=[Phase.generate])
     print(f"{BlindJudge.begun} sequences")
 
 
