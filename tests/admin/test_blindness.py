@@ -217,6 +217,15 @@ def test_who_looked_first_judges_for_agreement_until_a_person_accepts_it(
     assert judging.status(experiment=begun).judged > before
 
 
+def test_a_look_counts_though_the_clock_of_another_connection_is_seconds_behind(
+    site: Site, begun: str
+) -> None:
+    assert site.client.get(at("leaderboard", begun), headers=site.as_("admin")).status_code == 200
+    with site.parts.jobs.database.change() as change:
+        change.execute("UPDATE looks SET first_ms = first_ms + 60000, last_ms = last_ms + 60000")
+    assert "saw arms" in open_over_api(site, begun, {"next": 6})["said"]
+
+
 def finish(site: Site, bench: str, token: str, role: str = "admin") -> None:
     sitting = site.parts.mlflow.open().judging.look(token, experiment=bench)
     verdicts = [{"item": each.id, "scores": scores_of(each)} for each in sitting.waiting]

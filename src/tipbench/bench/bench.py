@@ -236,10 +236,13 @@ class Bench:
             self.keys[run.run_id] = read_as(BlindKey, text, run=run, where=KEY_FILE)
         return self.keys[run.run_id]
 
-    def find_seen(self, judge: str, key: BlindKey, *, until_ms: int) -> SeenArms | None:
-        """What this judge saw of the arms of these items before that time."""
+    def find_seen(self, judge: str, key: BlindKey, *, until_ms: int | None = None) -> SeenArms | None:
+        """What this judge saw of the arms of these items, until now or before that time.
+
+        Now is not a time: clocks of two connections differ by seconds, and what is written down was seen.
+        """
         looks = self.looks.of(judge) if self.looks is not None else []
-        looks = [look for look in looks if look.first_ms < until_ms]
+        looks = [look for look in looks if until_ms is None or look.first_ms < until_ms]
         if not looks:
             return None
         held = [self.stored_cells[item.cell] for item in key.items if item.cell in self.stored_cells]

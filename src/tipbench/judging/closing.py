@@ -168,7 +168,7 @@ def close_sitting(
     examined = examine_sitting(said, blocks=closed.blocks, tier=tier, noise=bench.noise_of(sitting))
     # Again: a sheet may be filled in by another judge. Who ran out of time may have looked after that.
     seen = sitting.unblinded or (
-        bench.find_seen(sitting.judged_by, said.key, until_ms=min(sitting.expires_ms, bench.now_ms))
+        bench.find_seen(sitting.judged_by, said.key, until_ms=sitting.expires_ms)
         if tier == "lazy" and sitting.judged_by
         else None
     )
@@ -573,7 +573,7 @@ def _make_second(each: _Filled, bench: Bench) -> StoredSitting:
             "expires_ms": blank.start_time + LEASE_MS,
         }
     )
-    seen = bench.find_seen(each.judged_by, each.said.key, until_ms=blank.start_time)
+    seen = bench.find_seen(each.judged_by, each.said.key)
     ready = sitting_write(facts, each.said.key, judged_by=each.judged_by, seen=seen, write=blank)
     bench.tracking.deliver(ready)
     return bench.again(fresh=True).find_sitting(each.second_token)

@@ -491,7 +491,7 @@ def _lease(
         write = bench.blank()
         expires_ms = write.start_time + (LIVE_LEASE_MS if live else LEASE_MS)
         facts = _make_facts(sitting, request, cell=cell, expires_ms=expires_ms, live=live)
-        seen.append(bench.find_seen(request.judged_by, sitting.key, until_ms=write.start_time))
+        seen.append(bench.find_seen(request.judged_by, sitting.key))
         ready = sitting_write(facts, sitting.key, judged_by=request.judged_by, seen=seen[-1], write=write)
         if live:
             # Who opens a live sitting has it; a sheet belongs to whoever answers first.
