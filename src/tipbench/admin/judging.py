@@ -34,7 +34,7 @@ from tipbench.judging.wire import (
     hand_items,
     make_answers,
 )
-from tipbench.records import Record
+from tipbench.records import RequestRecord
 from tipbench.show.charts import draw_drift
 
 router = APIRouter(prefix="/api/bench/judging", tags=["judging"], responses=REFUSALS)
@@ -57,14 +57,14 @@ Reason = Annotated[
 ]
 
 
-class Word(Record):
+class Word(RequestRecord):
     """A person's word on a closed sitting."""
 
     accept: StrictBool = Field(description="Whether its verdicts count.", examples=[True])
     reason: Reason
 
 
-class Closing(Record):
+class Closing(RequestRecord):
     """Ends or reopens judging of an experiment."""
 
     closed: StrictBool = Field(description="True ends judging, false reopens it.", examples=[True])
