@@ -23,7 +23,8 @@ from tipbench.admin.panel import address, go, render
 from tipbench.admin.users import User
 from tipbench.bench.sittings import Decision
 from tipbench.errors import JudgedEnough
-from tipbench.judging.status import JudgesReport, JudgeStatus, SittingLine, Status, sitting_line
+from tipbench.judging.records import JudgeStatus, SittingLine, Status
+from tipbench.judging.status import JudgesReport, sitting_line
 from tipbench.judging.wire import (
     HandedItems,
     SittingView,
