@@ -4,7 +4,8 @@ usage: python -m benchmarks.beside OTHER FOLDER [--rounds 7] [--quick]
 
 OTHER is a checkout of another commit, FOLDER what benchmarks.big_experiment or grown_experiment left. The
 commands take turns, each in a process of its own with a data folder of its checkout; the first turn fills the
-caches and is not counted. CPU seconds are those of the process and of the server: on a shared machine wall time says little.
+caches and is not counted. CPU seconds are those of the process and of the server: on a shared machine wall
+time says little.
 """
 
 import argparse
