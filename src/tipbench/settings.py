@@ -100,7 +100,7 @@ def run_field(name: str, **other: Any) -> Any:
 class RunSettings(BaseModel):
     """What a run is asked with, by settings or by an order. Lists are comma-separated text."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     models: str = run_field("models")
     prompts: str = run_field("prompts")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tipbench.judging.agent import AgentJudging
     from tipbench.judging.auto.graders import JudgeModel, Price
     from tipbench.judging.auto.run import AutoJudging
+    from tipbench.judging.records import Status
     from tipbench.judging.service import Judging
     from tipbench.portable.export import Exporting
     from tipbench.portable.import_ import BringingIn
@@ -138,6 +139,19 @@ class Workbench:
         if not bench.lacks_packs:
             boards.keep(report, tier, pack=bench.pack.name, champion=told)
         return report
+
+    def status(self, experiment: str, *, fresh: bool = False) -> "Status":
+        """Where judging of it stands: as it was kept, while it would come out the same.
+
+        Raises:
+            ExperimentNotFound: there is none.
+        """
+        from tipbench.judging.kept import find_status
+
+        found, delta = self.tracking.find_experiment(experiment), self.settings.delta
+        reading, now_ms = self.tracking.open_reading(found, fresh=fresh), self.stamps.now_ms()
+        kept = None if fresh else find_status(reading, experiment=found.name, delta=delta, now_ms=now_ms)
+        return kept or self.judging.status_of(self.bench_of(found, reading), delta=delta)
 
     @cached_property
     def importing(self) -> "Importing":

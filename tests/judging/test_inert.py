@@ -20,8 +20,9 @@ from tipbench.bench.sittings import StoredDrift
 from tipbench.inert import LIMIT, cell_for_csv, make_inert, make_inert_line, text_for_markdown
 from tipbench.judging.draw import Member, draw_blocks
 from tipbench.judging.handout import build_sitting
+from tipbench.judging.records import SittingLine
 from tipbench.judging.sheet import Section, Sheet, blind_text, sheet_rubric
-from tipbench.judging.status import JudgeSitting, SittingLine
+from tipbench.judging.status import JudgeSitting
 from tipbench.pack import builtin_pack
 from tipbench.ranking.standings import make_report
 from tipbench.records import Candidate

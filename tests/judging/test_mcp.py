@@ -19,7 +19,7 @@ from tipbench.bench.cells import read_cells
 from tipbench.bench.sittings import read_sittings
 from tipbench.errors import MixedContents, PackError, TipbenchError, TrackingRefused
 from tipbench.judging.mcp import RUBRIC_FIRST
-from tipbench.judging.status import Status
+from tipbench.judging.records import Status
 from tipbench.judging.wire import explain
 from tipbench.pack import builtin_pack
 from tipbench.settings import Settings

@@ -20,7 +20,7 @@ from tests.ranking.conftest import Campaign
 from tests.support.fault_proxy import FaultProxy
 from tests.support.official import MlflowClient, official_client_at, search_official
 from tipbench.bench.bench import read_bench
-from tipbench.bench.plans import label_rule
+from tipbench.bench.champions import label_rule
 from tipbench.clock import make_stamps
 from tipbench.ranking.details import compare_judges
 from tipbench.ranking.records import AUTOMATIC

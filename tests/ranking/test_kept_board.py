@@ -16,18 +16,19 @@ from tests.ranking.campaign import collect_campaign, judge_lazily, open_judging,
 from tests.support.experiments import Where, collect_with
 from tests.support.official import MlflowClient
 from tests.tracking.writing import make_write
+from tipbench.bench import kept
 from tipbench.bench.bench import read_bench
 from tipbench.bench.sittings import read_sittings
 from tipbench.clock import make_stamps
 from tipbench.grid import Cell
 from tipbench.judging.service import Judging
-from tipbench.ranking import kept
 from tipbench.records import Options, Sampling
 from tipbench.tracking import Experiment, Run, Tracking
 from tipbench.tracking.client import Rest
 from tipbench.tracking.search import Reading, RunCache, open_reading
 
 SIGN = "this board was kept"
+BOARDS = "SELECT name, body FROM made WHERE name LIKE 'board of %'"
 
 
 @dataclass
@@ -80,7 +81,7 @@ class Scene:
         signed = 0
         for path in (self.cli.home / "cache").glob("*.db"):
             with closing(sqlite3.connect(path)) as database, database:
-                for name, body in database.execute("SELECT name, body FROM made").fetchall():
+                for name, body in database.execute(BOARDS).fetchall():
                     text = json.loads(body)
                     text["report"]["remarks"] = [SIGN]
                     database.execute("UPDATE made SET body = ? WHERE name = ?", (json.dumps(text), name))
@@ -266,7 +267,7 @@ def test_a_kept_board_that_cannot_be_read_is_made_again(scene: Scene) -> None:
     board = scene.board()
     for path in (scene.cli.home / "cache").glob("*.db"):
         with closing(sqlite3.connect(path)) as database, database:
-            assert database.execute("UPDATE made SET body = '{'").rowcount == 1
+            assert database.execute("UPDATE made SET body = '{' WHERE name LIKE 'board of %'").rowcount == 1
     assert scene.board() == board
 
 

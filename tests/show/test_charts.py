@@ -8,7 +8,8 @@ import pytest
 from tests.judging.hostile import acting, hostile_texts
 from tests.ranking.evidence import CASES, CLEAR, make_evidence, report_of
 from tipbench.bench.sittings import SittingState, StoredDrift
-from tipbench.judging.status import JudgeSitting, SittingLine
+from tipbench.judging.records import SittingLine
+from tipbench.judging.status import JudgeSitting
 from tipbench.policies.simulation.report import Curve, PolicyResult, RegretInterval, SimulationReport
 from tipbench.promotion.history import History, LevelLine, PromotionLine
 from tipbench.ranking.records import Side

@@ -23,13 +23,13 @@ from tipbench.inert import make_inert
 from tipbench.jobs.records import NotThere
 from tipbench.ranking.details import read_extremes
 from tipbench.ranking.records import BoardTier, Interval, Report, Standing
-from tipbench.records import Record, Rubric
+from tipbench.records import RequestRecord, Rubric
 from tipbench.show.charts import Bar, Row, draw_standings, draw_strip, make_scale
 
 pages = APIRouter(include_in_schema=False)
 
 
-class ArmQuery(Record):
+class ArmQuery(RequestRecord):
     """Which arm, and by whose verdicts; the best one, if none is named."""
 
     arm: str = Field(default="", max_length=600)

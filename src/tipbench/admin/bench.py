@@ -33,7 +33,7 @@ from tipbench.policies.simulation.report import SIMULATION
 from tipbench.ranking.compare import find_sides, report_foreign
 from tipbench.ranking.records import BoardTier, By, Report
 from tipbench.ranking.rows import Rows, format_lines, join_lines
-from tipbench.records import Moment, Record, Rubric, Values
+from tipbench.records import Moment, Record, RequestRecord, Rubric, Values
 from tipbench.show.charts import Row, Span, draw_standings, make_heat
 from tipbench.show.numbers import conclude
 
@@ -303,7 +303,7 @@ BoardOf = Annotated[
 ]
 
 
-class CellQuery(Record):
+class CellQuery(RequestRecord):
     """Which cells; `judged` by a lazy judge."""
 
     arm: Wanted = Field(default=None, description="Of this arm only.", examples=["smollm2+v1"])
@@ -431,7 +431,7 @@ SORTED: dict[SortBy, Callable[[Row], tuple[bool, float, str]]] = {
 }
 
 
-class BoardQuery(Record):
+class BoardQuery(RequestRecord):
     """What the board ranks, by whose verdicts, and the line whose cells are shown.
 
     Of the standings those are shown whose name contains something, in that order.

@@ -19,7 +19,7 @@ from tipbench.judging.practice import PracticeRound
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.sheet import LiveSitting, SheetRubric
 from tipbench.judging.wire import explain
-from tipbench.records import Record
+from tipbench.records import RequestRecord
 from tipbench.show.rubric import read_points
 from tipbench.show.sittings import tell_drift
 
@@ -54,7 +54,7 @@ def show_waiting(request: Request, user: PageViewer, parts: Server) -> Response:
     return render(request, "judging.html", user=user, page=page, mine=mine, minutes=MINUTES_KEPT)
 
 
-class DeskQuery(Record):
+class DeskQuery(RequestRecord):
     """Which item, else the next one. Before a sitting: `blocks` makes it a short one, `next` one of the tips
     that decide, `second` a second opinion on so many percent of what others judged."""
 

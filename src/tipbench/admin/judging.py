@@ -23,7 +23,8 @@ from tipbench.admin.panel import address, go, render
 from tipbench.admin.users import User
 from tipbench.bench.sittings import Decision
 from tipbench.errors import JudgedEnough
-from tipbench.judging.status import JudgesReport, JudgeStatus, SittingLine, Status, sitting_line
+from tipbench.judging.records import JudgeStatus, SittingLine, Status
+from tipbench.judging.status import JudgesReport, sitting_line
 from tipbench.judging.wire import (
     HandedItems,
     SittingView,
@@ -34,7 +35,7 @@ from tipbench.judging.wire import (
     hand_items,
     make_answers,
 )
-from tipbench.records import Record
+from tipbench.records import RequestRecord
 from tipbench.show.charts import draw_drift
 
 router = APIRouter(prefix="/api/bench/judging", tags=["judging"], responses=REFUSALS)
@@ -57,14 +58,14 @@ Reason = Annotated[
 ]
 
 
-class Word(Record):
+class Word(RequestRecord):
     """A person's word on a closed sitting."""
 
     accept: StrictBool = Field(description="Whether its verdicts count.", examples=[True])
     reason: Reason
 
 
-class Closing(Record):
+class Closing(RequestRecord):
     """Ends or reopens judging of an experiment."""
 
     closed: StrictBool = Field(description="True ends judging, false reopens it.", examples=[True])

@@ -41,7 +41,7 @@ from tipbench.admin.users import (
 )
 from tipbench.clock import format_time
 from tipbench.errors import TipbenchError, UsageError
-from tipbench.records import Record, TimeText
+from tipbench.records import Record, RequestRecord, TimeText
 
 router = APIRouter(prefix="/api/bench", tags=["people"], responses=REFUSALS)
 
@@ -61,7 +61,7 @@ Password = Annotated[
 ]
 
 
-class NewUser(Record):
+class NewUser(RequestRecord):
     """Somebody to let in."""
 
     name: str = Field(
@@ -74,14 +74,14 @@ class NewUser(Record):
     password: Password
 
 
-class UserChange(Record):
+class UserChange(RequestRecord):
     """Another role, or shut out."""
 
     role: Role = ForPeople
     disabled: StrictBool = Field(default=False, description="Whether they are shut out.", examples=[True])
 
 
-class NewPassword(Record):
+class NewPassword(RequestRecord):
     """Another password."""
 
     password: Password
@@ -99,7 +99,7 @@ class OwnPassword(NewPassword):
     )
 
 
-class NewToken(Record):
+class NewToken(RequestRecord):
     """A token of your own for a program; an admin may make one for others."""
 
     label: str = Field(
@@ -278,7 +278,7 @@ TOLD = {
 """What is said after a change, by the word in the address."""
 
 
-class UserForm(Record):
+class UserForm(RequestRecord):
     """What may be changed of a user."""
 
     role: Role

@@ -34,7 +34,7 @@ from tipbench.promotion.history import PromotionLine, PromotionView, list_promot
 from tipbench.promotion.promote import ChampionReport, Outcome, describe
 from tipbench.promotion.rules import GatePreview, GateReport
 from tipbench.promotion.succession import read_in_force
-from tipbench.records import Record
+from tipbench.records import RequestRecord
 from tipbench.show.traces import draw_looks
 
 router = APIRouter(prefix="/api/bench", tags=["promotion"], responses=REFUSALS)
@@ -52,7 +52,7 @@ PackInPath = Annotated[
 Arm = Annotated[str, Field(min_length=1, max_length=600)]
 
 
-class GateRequest(Record):
+class GateRequest(RequestRecord):
     """Which arm, if not the best; `plan_only` fixes the plan and looks at nothing."""
 
     challenger: Arm | None = Field(
@@ -63,7 +63,7 @@ class GateRequest(Record):
     )
 
 
-class PromotionOrder(Record):
+class PromotionOrder(RequestRecord):
     """Ask the gate (`how` gate), or decide as a person with a reason: the first champion, or by force."""
 
     how: Literal["gate", "initial", "force"] = Field(
@@ -86,7 +86,7 @@ class PromotionOrder(Record):
     )
 
 
-class Rollback(Record):
+class Rollback(RequestRecord):
     """Back to the champion before."""
 
     pack: str = Field(
@@ -235,7 +235,7 @@ def tell(parts: Parts, user: User, what: str, outcome: Outcome) -> None:
 pages = APIRouter(include_in_schema=False)
 
 
-class ActForm(Record):
+class ActForm(RequestRecord):
     """What an admin wants: an answer of the gate, or a promotion by it, as the first one, or by force."""
 
     wanted: Literal["ask", "gate", "initial", "force"] = "ask"

@@ -14,7 +14,7 @@ from tipbench.admin.deps import Parts
 from tipbench.admin.panel import render
 from tipbench.ranking.compare import read_details
 from tipbench.ranking.records import BoardTier, By, Report
-from tipbench.records import Record
+from tipbench.records import RequestRecord
 from tipbench.show.charts import SHADES
 from tipbench.show.numbers import conclude
 from tipbench.show.page import ON_THE_BOARD, TITLES, draw_report, make_page
@@ -30,7 +30,7 @@ MEDIA: dict[FileKind, str] = {
 }
 
 
-class ReportQuery(Record):
+class ReportQuery(RequestRecord):
     """What is ranked, and by whose verdicts."""
 
     by: By = "arm"

@@ -15,7 +15,7 @@ from tipbench.bench.bench import Bench
 from tipbench.bench.cells import StoredCell
 from tipbench.errors import TipbenchError, TrackingUnavailable
 from tipbench.promotion.rules import read_opponent
-from tipbench.records import Record
+from tipbench.records import RequestRecord
 
 pages = APIRouter(include_in_schema=False)
 
@@ -49,7 +49,7 @@ class MetScenario:
         return self.left.composite - self.right.composite
 
 
-class SideQuery(Record):
+class SideQuery(RequestRecord):
     """Which two arms, and where; `different` leaves out scenarios on which they are level."""
 
     left: str | None = Field(default=None, max_length=600)

@@ -17,7 +17,7 @@ from tipbench.policies.simulation.report import (
     SimulationGateReport,
     SimulationReport,
 )
-from tipbench.records import Record
+from tipbench.records import Record, RequestRecord
 from tipbench.show.charts import Axis, Bar, draw_axis, draw_strip, make_scale
 from tipbench.show.traces import draw_rewards
 from tipbench.tracking import Run, Tracking
@@ -43,7 +43,7 @@ class PolicyLine:
     """Whether its interval does not reach 0."""
 
 
-class SimulationQuery(Record):
+class SimulationQuery(RequestRecord):
     """Which one is shown; the newest, if none is named."""
 
     simulation: str | None = None

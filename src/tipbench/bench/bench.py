@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tipbench.bench.blindness import Looks, find_look
-from tipbench.bench.cells import StoredCell, StoredTexts, read_cells
+from tipbench.bench.cells import ReadCells, StoredCell, StoredTexts
 from tipbench.bench.damage import UNREADABLE, Damage, check_unchanged, read_as
 from tipbench.bench.evidence import Evidence, read_evidence
 from tipbench.bench.packs import read_pack_files
@@ -78,13 +78,18 @@ class Bench:
         return self.stamps.now_ms()
 
     @cached_property
-    def runs(self) -> Sequence[Run]:
+    def found(self) -> Reading:
+        """Its runs as they were found, and what was made of them."""
         _ = self.now_ms
-        return (self.reading or self.tracking.open_reading(self.experiment, fresh=self.fresh)).runs
+        return self.reading or self.tracking.open_reading(self.experiment, fresh=self.fresh)
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        return self.found.runs
 
     @cached_property
     def evidence(self) -> Evidence:
-        evidence = read_evidence(self.runs, rubric_of=self._known_rubric_of)
+        evidence = read_evidence(self.runs, rubric_of=self._known_rubric_of, cells=self._cells)
         others: list[Damage] = []
         check_plans(self.runs, others.append)
         check_versions(self.runs, others.append)
@@ -93,7 +98,11 @@ class Bench:
     @cached_property
     def stored_cells(self) -> dict[str, StoredCell]:
         """Run id → cell, also of those that were retired or are there twice."""
-        return {cell.run.run_id: cell for cell in read_cells(self.runs)}
+        return {cell.run.run_id: cell for cell in self._cells.cells}
+
+    @cached_property
+    def _cells(self) -> ReadCells:
+        return ReadCells.of(self.runs)
 
     @property
     def name(self) -> str:
@@ -104,7 +113,7 @@ class Bench:
         """The arms there are cells of."""
         return sorted({cell.facts.arm for cell in self.evidence.cells})
 
-    @property
+    @cached_property
     def hidden_names(self) -> tuple[str, ...]:
         """What a text must not tell a judge: models, and prompts that are not called like `v1`, a word."""
         facts = [cell.facts for cell in self.evidence.cells]

@@ -269,6 +269,19 @@ def read_cells(runs: Iterable[Run], pass_over: PassOver = ignore) -> list[Stored
     return read_each(complete, lambda run: _read_cell(run, pass_over), pass_over)
 
 
+@dataclass(frozen=True)
+class ReadCells:
+    """The complete cells of an experiment, read once for all who need them, and what of them is damaged."""
+
+    cells: Sequence[StoredCell]
+    damaged: Sequence[Damage]
+
+    @classmethod
+    def of(cls, runs: Iterable[Run]) -> Self:
+        damaged: list[Damage] = []
+        return cls(read_cells(runs, damaged.append), damaged)
+
+
 def _read_candidates(run: Run, text: str) -> tuple[Candidate, ...]:
     check_unchanged(run, CANDIDATES_FILE, text, stored=run.tags.get(CANDIDATES_TAG))
     try:

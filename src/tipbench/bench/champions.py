@@ -35,6 +35,19 @@ PROMOTION_KINDS = ("promotion", "rollback")
 How = Literal["gate", "initial", "forced", "rollback"]
 
 
+RULE_LABELS = {
+    "lazy tier": "verdicts of people and agents",
+    "auto tier": "automatic verdicts",
+    "auto judge": "automatic judge",
+}
+"""What people read for the names of rules that programs know."""
+
+
+def label_rule(name: str) -> str:
+    """The rule's name for people."""
+    return RULE_LABELS.get(name, name)
+
+
 class BrokenChain(TrackingError):
     """The promotions of a pack cannot be followed to the one in force."""
 

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from tipbench.bench.cells import StoredCell, read_cells
+from tipbench.bench.cells import ReadCells, StoredCell
 from tipbench.bench.damage import Damage, find_unreadable
 from tipbench.bench.sittings import (
     SUBMISSION_TAG,
@@ -141,23 +141,29 @@ class Evidence:
 
 
 def read_evidence(
-    runs: Sequence[Run], *, rubric_of: Callable[[StoredCell], Rubric | None] | None = None
+    runs: Sequence[Run],
+    *,
+    rubric_of: Callable[[StoredCell], Rubric | None] | None = None,
+    cells: ReadCells | None = None,
 ) -> Evidence:
     """Everything that counts in these runs of one experiment.
 
     With the rubrics, as far as they are known, verdicts that do not fit them are damaged: whoever makes
-    composites of verdicts needs that. Who only counts them does without.
+    composites of verdicts needs that. Who only counts them does without. `cells` are those of the runs, where
+    they were read before.
     """
+    read = cells or ReadCells.of(runs)
     damaged = find_unreadable(runs)
     sittings = read_sittings(runs, damaged.append)
-    stored = read_cells(runs, damaged.append)
+    damaged += read.damaged
+    stored = read.cells
     if rubric_of is not None:
         stored = [_pass_over_misfits(cell, rubric_of(cell)) if cell.submissions else cell for cell in stored]
     close_reason = read_close_of_judging(runs, damaged.append)
     damaged += _find_odd_tags(stored, sittings)
     given = list(_listed_verdicts(stored, sittings))
-    cells, duplicates = _resolve_duplicates(stored, {g.cell.run.run_id for g in given})
-    kept = {cell.run.run_id for cell in cells}
+    left, duplicates = _resolve_duplicates(stored, {g.cell.run.run_id for g in given})
+    kept = {cell.run.run_id for cell in left}
     lazy: dict[tuple[str, int], CountedVerdict] = {}
     auto: dict[tuple[str, int], CountedVerdict] = {}
     tiers = {("lazy", "block"): lazy, ("auto", "all"): auto}
@@ -172,7 +178,7 @@ def read_evidence(
         else:
             doubles.append(each)
     return Evidence(
-        cells=tuple(cells),
+        cells=tuple(left),
         duplicates=tuple(duplicates),
         sittings=tuple(sittings),
         lazy=tuple(lazy.values()),
@@ -295,7 +301,7 @@ def check_contents(cells: Sequence[StoredCell], *, experiment: str) -> None:
     Raises:
         MixedContents: lists them with age and counts, and proposes the one to retire.
     """
-    mixed = _find_mixed(cells)
+    mixed = _find_mixed(cells) if _may_be_mixed(cells) else []
     if not mixed:
         return
     kind, name, content = _propose_to_retire(cells, mixed)
@@ -315,6 +321,12 @@ class _MixedName:
     kind: str
     name: str
     sides: Mapping[str, Sequence[StoredCell]]
+
+
+def _may_be_mixed(cells: Sequence[StoredCell]) -> bool:
+    """Whether there is more to find out: cells are many, names and contents few."""
+    sides = ({side(cell.facts) for cell in cells} for side in _SIDES.values())
+    return any(len(pairs) > len({name for name, _ in pairs}) for pairs in sides)
 
 
 def _find_mixed(cells: Iterable[StoredCell]) -> list[_MixedName]:

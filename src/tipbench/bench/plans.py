@@ -6,7 +6,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from tipbench.bench.champions import DOUBTFUL_TAG, EXPERIMENT, LOOK_TAG, Promotion, read_arm, read_chain
+from tipbench.bench.champions import (
+    DOUBTFUL_TAG,
+    EXPERIMENT,
+    LOOK_TAG,
+    Promotion,
+    label_rule,
+    read_arm,
+    read_chain,
+)
 from tipbench.bench.damage import (
     FACTS_TAG,
     KIND_TAG,
@@ -138,19 +146,6 @@ class Frozen(Record):
     terms: FrozenTerms
     auto_cells: tuple[FrozenAutoCell, ...] | None = None
     """None in looks from before 2026-11-18: there the mean of a cell's auto scores is compared."""
-
-
-RULE_LABELS = {
-    "lazy tier": "verdicts of people and agents",
-    "auto tier": "automatic verdicts",
-    "auto judge": "automatic judge",
-}
-"""What people read for the names of rules that programs know."""
-
-
-def label_rule(name: str) -> str:
-    """The rule's name for people."""
-    return RULE_LABELS.get(name, name)
 
 
 class GateRule(Record):

@@ -53,15 +53,15 @@ def make_scores(
     judged, auto = evidence.lazy_by_cell(), evidence.auto_by_cell()
     scores: list[Score] = []
     for cell in cells:
-        facts = cell.facts
-        verdicts = judged.get(cell.run.run_id, {})
+        facts, name, arm = cell.facts, name_of(cell.facts), cell.facts.arm
+        lazily, automatically = judged.get(cell.run.run_id, {}), auto.get(cell.run.run_id, {})
         for slot in range(len(facts.slots)):
-            given, by_auto = verdicts.get(slot), auto.get(cell.run.run_id, {}).get(slot)
+            given, by_auto = lazily.get(slot), automatically.get(slot)
             scores.append(
                 Score(
-                    arm=name_of(facts),
+                    arm=name,
                     scenario=facts.scenario,
-                    candidate=(facts.arm, slot),
+                    candidate=(arm, slot),
                     auto=None if by_auto is None else _level_composite(by_auto, rubric, {}),
                     lazy=None if given is None else _level_composite(given, rubric, levels),
                     sitting=None if given is None else given.sitting.facts.token,

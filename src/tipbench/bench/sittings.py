@@ -22,7 +22,6 @@ from tipbench.bench.damage import (
 from tipbench.bench.words import S, Saying, StoredWord, Words, read_words
 from tipbench.clock import format_time
 from tipbench.records import SCHEMA, Drawn, Record, content_hash
-from tipbench.stats import Alpha
 from tipbench.tracking.runs import LATEST_MS, Run, Write
 
 KEY_FILE = "key.json"
@@ -504,6 +503,7 @@ PROGRESS_TAG = "tipbench.progress"
 R = TypeVar("R", bound=Record)
 ENOUGH_ANCHORS = 0.8
 """A judge that holds the format answers at least this share of the anchors."""
+ROUGH_BELOW = 60  # As in `stats.agreement`: who reads sittings need not load the statistics.
 
 
 class JudgeGrade(Record):
@@ -530,7 +530,7 @@ class JudgeGrade(Record):
         """In words, for one line."""
         if self.alpha is None or self.low is None or self.high is None:
             return f"no α against {self.answered} of {self.anchors} anchors (nothing varies)"
-        rough = ", rough" if Alpha(self.alpha, self.low, self.high, self.answered).rough else ""
+        rough = ", rough" if self.answered < ROUGH_BELOW else ""
         over = f"{self.answered} of {self.anchors} anchors{rough}"
         return f"α {self.alpha:.2f} [{self.low:.2f}, {self.high:.2f}] over {over}"
 

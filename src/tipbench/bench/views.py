@@ -12,15 +12,18 @@ from statistics import fmean
 
 from tipbench.bench.bench import Bench
 from tipbench.bench.cells import RETIRED_TAG, StoredCell, read_cells
+from tipbench.bench.damage import KIND_TAG
 from tipbench.bench.evidence import CountedVerdict, Evidence, check_contents
+from tipbench.bench.kept import mark_code
 from tipbench.bench.scores import find_auto_judges, find_levels, find_values, make_auto_scores, make_scores
 from tipbench.bench.sittings import StoredSitting
+from tipbench.bench.words import is_word
 from tipbench.clock import Stamps
 from tipbench.errors import MixedContents, TrackingUnavailable, UsageError
 from tipbench.files import hold_lock
 from tipbench.records import LAZY_KINDS, SCHEMA, Rubric
 from tipbench.tracking import Experiment, Tracking
-from tipbench.tracking.runs import MAX_KEY, Assessment, SourceType, Trace, Write, make_hex_id
+from tipbench.tracking.runs import MAX_KEY, Assessment, Run, SourceType, Trace, Write, make_hex_id
 
 JUDGE_TAGS = ("judged_at", "judged_by")
 AUTO = "auto."
@@ -31,6 +34,8 @@ BOARD_TAGS = {"": "on_board", AUTO: "on_auto_board"}
 """The value that a board counts for the cell, and the tag that says whether the cell is on it.
 
 MLflow deletes no metric: of a cell that left the board the old value stays, so the tag tells."""
+VIEWS = "views"
+"""Under that name it is kept beside the runs that their views are right."""
 ROUNDING = 1e-10
 """What is closer than that to the value it should show is not written again: the board would agree."""
 
@@ -117,6 +122,11 @@ def refresh_views(bench: Bench) -> int:
     Raises:
         TrackingUnavailable: the server went away; what waits is in the journal, and what counts is stored.
     """
+    # An open sitting changes no view: where nothing else is new, they are as they were left.
+    settled = (run.run_id for run in bench.runs if not _is_open_sitting(run))
+    mark = bench.found.mark_runs(settled)
+    if bench.found.find_made(VIEWS, mark_code(), mark=mark):
+        return 0
     evidence = bench.evidence
     kept = {cell.run.run_id for cell in evidence.cells}
     # A retired cell or a duplicate keeps what it shows, but is on no board.
@@ -142,7 +152,15 @@ def refresh_views(bench: Bench) -> int:
             f"MLflow went away: {waiting} cells do not show their scores yet",
             hint="All verdicts count. The next judging command shows them, or: tipbench mlflow repair",
         )
+    if not changed:
+        bench.found.keep_made(VIEWS, mark_code(), "right", mark=mark)
     return len(changed)
+
+
+def _is_open_sitting(run: Run) -> bool:
+    """Whether it is a sitting of which nobody has said anything yet that counts."""
+    is_open = run.tags.get(KIND_TAG) == "sitting" and run.tags.get("tipbench.state") == "open"
+    return is_open and "closed" not in run.params and not any(map(is_word, run.params))
 
 
 def _is_on_board(cell: StoredCell, tag: str) -> bool:

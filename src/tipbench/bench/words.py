@@ -88,12 +88,17 @@ class Words(Generic[S]):
         )
 
 
+def is_word(param: str) -> bool:
+    """Whether a param of that name holds a word, readable or not."""
+    return param.startswith(_WORD)
+
+
 def read_words(run: Run, kind: type[StoredWord[S]], pass_over: PassOver = ignore) -> Words[S]:
     """What was said of the run. A word that cannot be read keeps its place and says nothing."""
     found = sorted(
         (int(name.removeprefix(_WORD)), value)
         for name, value in run.params.items()
-        if name.startswith(_WORD) and _PLACE.match(name)
+        if is_word(name) and _PLACE.match(name)
     )
     words: list[StoredWord[S]] = []
     for place, value in found:

@@ -1,6 +1,5 @@
 """`tipbench compare`."""
 
-import gc
 import os
 import shlex
 from pathlib import Path
@@ -66,9 +65,6 @@ def command(
     """The leaderboard. Exit code 0: a winner, 3: a tie, 4: not decided yet."""
     if as_json + as_csv + as_markdown > 1:
         raise UsageError("compare takes one of --json, --csv and --markdown")
-    # 10,000 runs are half a million objects that live to the end: looking for garbage among them again and
-    # again takes a fifth of the time.
-    gc.set_threshold(50_000)
     with open_session(flags, for_machines=as_json or as_csv or as_markdown) as session:
         workbench, name = session.workbench, session.settings.experiment
         if html is None:

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from tipbench.judging.agent import AgentOutcome
     from tipbench.judging.auto.run import AutoOutcome
     from tipbench.judging.handout import Handout
+    from tipbench.judging.records import SittingLine
     from tipbench.judging.request import SittingRequest
     from tipbench.judging.service import AppliedSheet
-    from tipbench.judging.status import SittingLine
 
 WHERE = ("experiment", "mlflow_url", "home")
 WISHES = {"judge_kind", "champion", "next", "second_opinion", "disagreements"}
@@ -418,9 +418,7 @@ def status(*, as_json: bool, fresh: bool, **flags: object) -> None:
     """Where judging stands: judged, waiting, and who has what."""
     with open_session(flags, for_machines=as_json) as session:
         settings = session.settings
-        found = session.workbench.judging.status(
-            experiment=settings.experiment, fresh=fresh, delta=settings.delta
-        )
+        found = session.workbench.status(settings.experiment, fresh=fresh)
         if as_json:
             click.echo(found.model_dump_json(indent=1))
         else:

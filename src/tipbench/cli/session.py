@@ -3,6 +3,7 @@
 Nothing heavy is imported before a command runs: `--help` is instant.
 """
 
+import gc
 import json
 import os
 import shlex
@@ -103,6 +104,9 @@ def start_session(settings: "Settings", *, say: "Console") -> Generator[Session]
     """The same with settings at hand."""
     from tipbench.workbench import open_workbench
 
+    # 10,000 runs are half a million objects that live to the end: looking for garbage among them again and
+    # again takes a fifth of the time.
+    gc.set_threshold(500_000)
     check_room(settings)
     with open_workbench(settings) as workbench:
         say.print(workbench.tracking.description, style="dim", highlight=False, soft_wrap=True)

@@ -35,10 +35,10 @@ from tipbench.improve.state import Course, Order, explain_lack, read_course
 from tipbench.inert import make_inert_line
 from tipbench.judging.agent import AgentOutcome
 from tipbench.judging.handout import seed_source
+from tipbench.judging.records import SittingLine
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
 from tipbench.judging.sheet import Sheet, free_sheet, part_file, read_sheet, split_number
-from tipbench.judging.status import SittingLine
 from tipbench.promotion.gate import GateQuestion
 from tipbench.promotion.promote import Outcome, Promoting
 from tipbench.promotion.rules import GateReport

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, fie
 
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.jobs.records import Step
-from tipbench.records import AGENT, LAZY_KINDS, Record
+from tipbench.records import AGENT, LAZY_KINDS, RequestRecord
 from tipbench.settings import RunSettings, Settings, run_field
 from tipbench.web import is_loopback
 
@@ -71,7 +71,7 @@ AGENT_KIND = LAZY_KINDS[0]
 """The kind of judge that sheets are for."""
 
 
-class RunOrder(RunSettings, Record, strict=True):
+class RunOrder(RunSettings, RequestRecord, strict=True):
     """The configuration of a run: the keys, defaults and limits of `tipbench collect`.
 
     `ollama_url` and `mlflow_url` are chosen among those that the server was configured with.
@@ -97,7 +97,7 @@ class RunOrder(RunSettings, Record, strict=True):
         return settings.model_copy(update=self.model_dump(exclude={"skip_missing"}, exclude_none=True))
 
 
-class JudgeOrder(Record):
+class JudgeOrder(RequestRecord):
     """Who shall judge: `auto` is the model of the setting `judge_model`, `lazy` the agent of `judge_command`.
 
     What either of them is, no request says.
@@ -108,7 +108,7 @@ class JudgeOrder(Record):
     )
 
 
-class ImproveOrder(Record, strict=True):
+class ImproveOrder(RequestRecord, strict=True):
     """The configuration of an improvement: the keys, defaults and limits of `tipbench improve`.
 
     Over the API a model writes the versions; a brief for a coding agent is the command line's. `model`,
@@ -141,7 +141,7 @@ class ImproveOrder(Record, strict=True):
     seed: int | None = run_field("seed", default=None)
 
 
-class SimulateOrder(Record, strict=True):
+class SimulateOrder(RequestRecord, strict=True):
     """The configuration of a simulation: the keys, defaults and limits of `tipbench policies simulate`."""
 
     policies: Names = Field(

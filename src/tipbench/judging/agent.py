@@ -14,8 +14,8 @@ from pathlib import Path
 from tipbench import processes
 from tipbench.errors import TipbenchError, UsageError
 from tipbench.inert import make_inert_line
+from tipbench.judging.records import SittingLine
 from tipbench.judging.service import Judging
-from tipbench.judging.status import SittingLine
 from tipbench.processes import Child
 from tipbench.settings import BOUND, SECRETS, STANDARD_VARIABLES, Settings
 

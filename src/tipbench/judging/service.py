@@ -58,7 +58,9 @@ from tipbench.judging.closing import (
 )
 from tipbench.judging.draw import ask_for_gate, find_begun_share
 from tipbench.judging.handout import SECTION_FILE, Handout, export_sheet, finish_interrupted, start_live
+from tipbench.judging.kept import find_status, keep_status
 from tipbench.judging.practice import PracticeRound, begin_practice, read_practice
+from tipbench.judging.records import SittingLine, Status
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.sheet import (
     AnsweredSheet,
@@ -73,9 +75,8 @@ from tipbench.judging.sheet import (
 )
 from tipbench.judging.status import (
     JudgesReport,
-    SittingLine,
-    Status,
     find_end,
+    has_decided,
     measure_disagreement,
     read_judges,
     read_status,
@@ -486,10 +487,20 @@ class Judging:
     def status(self, *, experiment: str, fresh: bool = False, delta: float | None = None) -> Status:
         """Where judging stands. `delta` is the gap that is too far, else the data say."""
         bench = self.open(experiment, fresh=fresh)
+        kept = find_status(bench.found, experiment=experiment, delta=delta, now_ms=bench.now_ms)
+        return self.status_of(bench, delta=delta) if kept is None or fresh else kept
+
+    def status_of(self, bench: Bench, *, delta: float | None = None) -> Status:
+        """The same of an experiment that was opened; made now, and kept."""
         disagreement, _ = measure_disagreement(
-            bench.evidence, bench.rubric_of, experiment=experiment, threshold=delta
+            bench.evidence, bench.rubric_of, experiment=bench.name, threshold=delta
         )
-        return read_status(bench, disagreement=disagreement)
+        status = read_status(bench, disagreement=disagreement)
+        # What a look has decided hangs on a text, which is asked for every time.
+        if not bench.lacks_packs and not any(map(has_decided, bench.runs)):
+            sittings = bench.evidence.sittings
+            keep_status(status, bench.found, sittings=sittings, delta=delta, now_ms=bench.now_ms)
+        return status
 
     def find_end(self, experiment: str) -> str | None:
         """Why nobody has to wait for judging any more; None while it goes on."""

@@ -28,7 +28,7 @@ from tipbench.judging.sheet import (
     make_id,
     tell_invalid,
 )
-from tipbench.records import Record
+from tipbench.records import Record, RequestRecord
 
 Values = dict[str, str | tuple[str, ...]]
 MARK_LENGTH = 8
@@ -68,7 +68,7 @@ SpotCount = Annotated[
 ]
 
 
-class SittingWishes(Record, strict=True):
+class SittingWishes(RequestRecord, strict=True):
     """What to hand out; without anything whatever waits. At most one of the three."""
 
     next: NextCount = None
@@ -320,7 +320,7 @@ GivenAnswers = Annotated[
 """Clients are told the schema; we check it ourselves, so that every problem names its item."""
 
 
-class Verdicts(Record):
+class Verdicts(RequestRecord):
     """Verdicts, as many as there are; a later one on the same item replaces the earlier."""
 
     verdicts: tuple[GivenAnswer, ...] = Field(

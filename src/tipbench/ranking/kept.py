@@ -1,20 +1,14 @@
-"""Finished boards, kept beside the runs that they were made of: found again while nothing has changed."""
+"""Finished boards, kept beside the runs that they were made of."""
 
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import version
-from pathlib import Path
-
-from pydantic import ValidationError
 
 from tipbench.bench.champions import Champion, find_champion
+from tipbench.bench.kept import find_kept, keep
 from tipbench.ranking.records import BoardTier, By, Report
-from tipbench.records import Record, content_hash
+from tipbench.records import Record
 from tipbench.settings import GateSettings
 from tipbench.tracking import Tracking
 from tipbench.tracking.search import Reading
-
-PACKAGE = Path(__file__).parents[1]
 
 
 class _KeptBoard(Record):
@@ -29,8 +23,7 @@ class _KeptBoard(Record):
 class KeptBoards:
     """The boards of one experiment as it was read.
 
-    A board is made of the runs, of packs (by their hash, which is in the runs), of the champion in force, of
-    the settings of the gate, and of our own code. No clock is in it.
+    Beside the runs a board is made of the champion in force and the settings of the gate. No clock is in it.
     """
 
     tracking: Tracking
@@ -40,12 +33,8 @@ class KeptBoards:
 
     def find(self, by: By, tier: BoardTier) -> Report | None:
         """The board that would be made now, if it was kept."""
-        text = self.reading.find_made(_name(by, tier), self._beside)
-        if text is None:
-            return None
-        try:
-            kept = _KeptBoard.model_validate_json(text)
-        except ValidationError:
+        kept = find_kept(self.reading, _name(by, tier), _KeptBoard, beside=self._beside)
+        if kept is None:
             return None
         # Only a board of arms tells of a champion.
         champion = find_champion(self.tracking, kept.pack) if by == "arm" else Champion()
@@ -54,20 +43,12 @@ class KeptBoards:
     def keep(self, report: Report, tier: BoardTier, *, pack: str, champion: Champion) -> None:
         """Keeps a board that was made of just this."""
         kept = _KeptBoard(pack=pack, champion=champion.mark, report=report)
-        self.reading.keep_made(_name(report.by, tier), self._beside, kept.model_dump_json())
+        keep(self.reading, _name(report.by, tier), kept, beside=self._beside)
 
     @property
     def _beside(self) -> list[object]:
-        return [mark_code(), self.experiment, self.gate.model_dump(mode="json")]
+        return [self.experiment, self.gate.model_dump(mode="json")]
 
 
 def _name(by: str, tier: str) -> str:
     return f"board of {by}s, {tier}"
-
-
-@cache
-def mark_code() -> str:
-    """Another one for every other version of this package, also while somebody works on it."""
-    files = ((path, path.stat()) for path in PACKAGE.rglob("*.py"))
-    found = sorted((str(path.relative_to(PACKAGE)), stat.st_mtime_ns, stat.st_size) for path, stat in files)
-    return content_hash([version("tipbench"), found])

@@ -21,18 +21,9 @@ if TYPE_CHECKING:
     from tipbench.judging.auto.run import AutoOutcome
     from tipbench.judging.keyboard.loop import LeftSitting
     from tipbench.judging.new_anchors import AnchorProposal
+    from tipbench.judging.records import Disagreement, FlaggedPair, JudgeStatus, SittingLine, Status
     from tipbench.judging.sheet import LiveSitting, StoredAnswers
-    from tipbench.judging.status import (
-        Disagreement,
-        FlaggedPair,
-        JudgePair,
-        JudgeSitting,
-        JudgesReport,
-        JudgeStatus,
-        NoiseLine,
-        SittingLine,
-        Status,
-    )
+    from tipbench.judging.status import JudgePair, JudgeSitting, JudgesReport, NoiseLine
 
 SHOWN_CHARACTERS = 70
 ALARMS = {

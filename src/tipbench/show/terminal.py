@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tipbench.bench.plans import label_rule
+from tipbench.bench.champions import label_rule
 from tipbench.inert import cell_for_csv, make_inert_line
 from tipbench.ranking.records import Report, Standing
 from tipbench.show.numbers import (

@@ -23,10 +23,11 @@ from tipbench.tracking.runs import SCHEMA_TAG, TOUCHED, Experiment, ManyRuns, Ru
 # The cache of an experiment's runs: one SQLite file, thrown away whenever it looks wrong.
 
 
-VERSION = 4
+VERSION = 5
 _BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _TABLES = """
-CREATE TABLE IF NOT EXISTS runs (run_id TEXT PRIMARY KEY, deleted INTEGER NOT NULL, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS runs (
+    run_id TEXT PRIMARY KEY, deleted INTEGER NOT NULL, body TEXT NOT NULL, digest TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS cursor (
     id INTEGER PRIMARY KEY CHECK (id = 1), ms INTEGER NOT NULL, mark TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS made (name TEXT PRIMARY KEY, key TEXT NOT NULL, body TEXT NOT NULL);
@@ -49,10 +50,11 @@ class CacheHead:
 
 @dataclass(frozen=True)
 class CachedRuns:
-    """The runs, with their mark."""
+    """The runs, with their mark, and a hash of each."""
 
     mark: str
     runs: Mapping[str, Run]
+    digests: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -92,10 +94,12 @@ class RunCache:
                     # The runs and their mark of one moment, whoever writes meanwhile.
                     database.execute("BEGIN")
                     cursor = database.execute("SELECT mark FROM cursor").fetchone()
-                    rows = database.execute("SELECT run_id, body FROM runs WHERE NOT deleted").fetchall()
+                    rows = database.execute(
+                        "SELECT run_id, body, digest FROM runs WHERE NOT deleted"
+                    ).fetchall()
                 if cursor is not None:
-                    runs = {run_id: Run.model_validate_json(body) for run_id, body in rows}
-                    return CachedRuns(cursor[0], runs)
+                    runs = {run_id: Run.model_validate_json(body) for run_id, body, _ in rows}
+                    return CachedRuns(cursor[0], runs, {run_id: digest for run_id, _, digest in rows})
         return None
 
     def update(self, changes: Changes) -> str | None:
@@ -166,7 +170,9 @@ def _store(database: sqlite3.Connection, changes: Changes) -> str:
     if before and not (other or gone):
         return str(before[0])
     database.executemany("DELETE FROM runs WHERE run_id = ?", [(run_id,) for run_id in gone])
-    database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", other)
+    database.executemany(
+        "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)", [(*row, content_hash(row)) for row in other]
+    )
     return content_hash([before, sorted(gone), other])
 
 
@@ -282,6 +288,14 @@ class Reading:
         Raises:
             NewerSchema: one of them was written by a newer tipbench.
         """
+        return sorted(self._held.runs.values(), key=lambda run: (run.start_time, run.first_id))
+
+    def mark_runs(self, run_ids: Iterable[str]) -> str:
+        """Another one as soon as one of these runs is another one."""
+        return content_hash(sorted(self._held.digests[run_id] for run_id in run_ids))
+
+    @cached_property
+    def _held(self) -> CachedRuns:
         held = self.cache.read()
         if held is None:
             raise TrackingError("the cache was deleted while it was read", hint="Run the command again.")
@@ -289,15 +303,18 @@ class Reading:
             _check_schema(run)
         # Somebody else may have brought the cache up to date since.
         self.mark = held.mark
-        return sorted(held.runs.values(), key=lambda run: (run.start_time, run.first_id))
+        return held
 
-    def find_made(self, name: str, beside: object) -> str | None:
-        """What was made of just these runs and of what stood beside them, if it was kept under this name."""
-        return self.cache.find_made(name, content_hash([self.mark, beside]))
+    def find_made(self, name: str, beside: object, *, mark: str = "") -> str | None:
+        """What was made of just these runs and of what stood beside them, if it was kept under this name.
 
-    def keep_made(self, name: str, beside: object, body: str) -> None:
+        `mark` is that of some runs, for what is made of those alone.
+        """
+        return self.cache.find_made(name, content_hash([mark or self.mark, beside]))
+
+    def keep_made(self, name: str, beside: object, body: str, *, mark: str = "") -> None:
         """Keeps it until something else is kept under this name."""
-        self.cache.keep_made(name, content_hash([self.mark, beside]), body)
+        self.cache.keep_made(name, content_hash([mark or self.mark, beside]), body)
 
 
 def open_reading(

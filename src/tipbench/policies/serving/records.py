@@ -16,10 +16,10 @@ from tipbench.policies.events import (
     Tips,
     UserId,
 )
-from tipbench.records import Record
+from tipbench.records import Record, RequestRecord
 
 
-class ScoreRequest(Situation):
+class ScoreRequest(Situation, RequestRecord):
     """A situation of a user: which tip?"""
 
     user: UserId
@@ -36,7 +36,7 @@ class Scored(Record):
     reward_at: str
 
 
-class RewardRequest(Record):
+class RewardRequest(RequestRecord):
     """What the user did with a tip: 1 the best, −1 the worst. The profile is logged, not learned:
     a reward is learned with the features of its decision."""
 
@@ -61,7 +61,7 @@ class Task(Record):
     urgency: Share = 0.0
 
 
-class RecommendRequest(Record):
+class RecommendRequest(RequestRecord):
     """A situation of a user; without `tips` those of the champion are offered, matched with the tasks."""
 
     user: UserId
@@ -78,7 +78,7 @@ class Recommended(Scored):
     text: str = ""
 
 
-class ResetRequest(Record):
+class ResetRequest(RequestRecord):
     """Whom to forget."""
 
     user: UserId
