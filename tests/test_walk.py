@@ -20,8 +20,8 @@ HERE = str(Path(tipbench.__file__).parent) + "/"
 STATION = re.compile(r"^\| \d (\w+) \|.*\| (`.*`) \|$", re.MULTILINE)
 """One row of the table: the station's name, and its files."""
 MOST = 82
-"""Files that a tip meets from collect to compare; run alone, it enters some that others warmed up before it. More
-of them means that rooms were cut again."""
+"""Files that a tip meets from collect to compare; run alone, it enters some that others warmed up before it.
+More of them means that rooms were cut again."""
 
 
 @contextmanager

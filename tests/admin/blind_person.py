@@ -115,12 +115,16 @@ class Stage:
                 database.executemany(f"DELETE FROM {table} WHERE run_uuid = ?", rows)
         with self.site.parts.jobs.database.change() as change:
             change.execute("DELETE FROM looks")
-        # What the panel believes for a second goes, too: it follows MLflow's clock, which nobody moves on.
-        self.site.parts.sittings.recent.looks.clear()
-        self.site.parts.sittings.recent.sittings = None
         for name in self.experiments:
             self.site.parts.boards.forget(name)
+        self.wait()
+
+    def wait(self) -> None:
+        """More than the second for which the panel believes who holds items: it follows MLflow's clock,
+        which nobody moves on, so what it believes goes."""
         self.clock.ms += 2_000
+        self.site.parts.sittings.recent.sittings = None
+        self.site.parts.sittings.recent.looks.clear()
 
 
 @contextmanager
@@ -199,7 +203,7 @@ class Person:
 
     def look_around(self, start: int, *, places: int) -> None:
         """At so many outlets from there on."""
-        self.stage.clock.ms += 2_000
+        self.stage.wait()
         outlets = self.stage.outlets
         for place in (outlets * 2)[start % len(outlets) :][:places]:
             self.look(place)
@@ -229,7 +233,7 @@ class Person:
 
     def open(self, door: str, kind: str, experiment: str) -> None:
         """A sitting over that door; one that is new is marked if, and only if, arms were seen before."""
-        self.stage.clock.ms += 2_000
+        self.stage.wait()
         sheet = self._open(door, kind, experiment)
         self._take(experiment, door, sheet)
 
