@@ -76,11 +76,20 @@ class LocalJudge(Collector):
 
 @pytest.fixture
 def collectors(
-    tmp_path: Path, mlflow_url: str, models_folder: Path, free_ollama: OllamaServer
+    tmp_path: Path,
+    mlflow_url: str,
+    models_folder: Path,
+    free_ollama: OllamaServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> list[Collector]:
     for parent in (tmp_path, *tmp_path.parents):
         if parent.stat().st_mode & 0o005 != 0o005:
             parent.chmod(0o755)
+    # Whoever comes first makes the lock's file: in a folder of everybody's, as on any machine.
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setenv("TIPBENCH_ENGINE_LOCK", str(shared / "engine.lock"))
     pack = write_small_pack(tmp_path / "pack")
     variables = {
         "MLFLOW_TRACKING_URI": mlflow_url,
