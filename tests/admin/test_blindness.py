@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 from fastapi import Request
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -28,6 +28,7 @@ from tests.admin.conftest import HERE, PASSWORD, Site
 from tests.admin.making import collect_small
 from tests.conftest import Cli
 from tests.ranking.campaign import judge_lazily, open_judging, skilled_engine
+from tests.support.seeds import seed_of_run
 from tests.support.sheets import fill
 from tests.support.waiting import eventually
 from tipbench.admin.jobs import stream_log
@@ -369,13 +370,13 @@ class BlindJudge(RuleBasedStateMachine):
 
 def run_sequences(stage: Stage, *, sequences: int, steps: int, **others: Any) -> None:
     BlindJudge.stage, BlindJudge.begun = stage, 0
+    seed(seed_of_run())(BlindJudge)
     run_state_machine_as_test(
         BlindJudge,
         settings=settings(
             max_examples=sequences,
             stateful_step_count=steps,
             deadline=None,
-            derandomize=True,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
             **others,
         ),
