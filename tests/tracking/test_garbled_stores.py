@@ -405,7 +405,7 @@ MUST_NAME = ("tipbench.facts", "tipbench.kind", "tipbench.closed", "tipbench.dri
 def find_board(said: Sequence[str]) -> object:
     """The standings that `compare` printed; None if it refused or was not asked."""
     for text in said:
-        if text.startswith('{\n "experiment"'):
+        if text.startswith('{\n "experiment"') and '\n "standings"' in text:
             report = Report.model_validate_json(text)
             return report.standings, report.winner
     return None

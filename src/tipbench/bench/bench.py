@@ -83,7 +83,7 @@ class Bench:
         _ = self.now_ms
         return self.reading or self.tracking.open_reading(self.experiment, fresh=self.fresh)
 
-    @property
+    @cached_property
     def runs(self) -> Sequence[Run]:
         return self.found.runs
 
