@@ -340,8 +340,8 @@ def make_sittings(
         ]
         asked = {(item.cell, item.slot) for item in sitting.key.items}
         for member in (member for block in section for member in block.items):
-            if (place := (member.cell.run.run_id, member.slot)) in asked:
-                said.setdefault(member.text_mark, Said(sitting.token, *place))
+            if (slot := (member.cell.run.run_id, member.slot)) in asked:
+                said.setdefault(member.text_mark, Said(sitting.token, *slot))
         unused = (repeat for repeat in material.repeats if repeat.place not in sitting.repeats)
         material = replace(material, repeats=tuple(unused))
         sittings.append(sitting)
