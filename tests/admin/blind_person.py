@@ -89,9 +89,9 @@ class Stage:
         """By their token, as the store has them."""
         return {each.facts.token: each for each in self.judging.open(experiment).evidence.sittings}
 
-    def some_is_decided(self) -> bool:
-        """Whether nothing is left to judge in one of them."""
-        return not all(self.judging.open(name).evidence.unjudged_slots() for name in self.experiments)
+    def decided(self) -> set[str]:
+        """Those in which nothing is left to judge."""
+        return {name for name in self.experiments if not self.judging.open(name).evidence.unjudged_slots()}
 
     def _fill(self, route: APIRoute, experiment: str) -> str:
         run = self.judging.open(experiment).evidence.cells[0].run.run_id
@@ -189,6 +189,8 @@ class Person:
     steps: int = 0
     trail: list[str] = field(default_factory=list[str])
     """Where arms were named."""
+    visited: bool = False
+    """Whether anything was looked at."""
 
     @property
     def name(self) -> str:
@@ -211,6 +213,7 @@ class Person:
     def look(self, place: str) -> None:
         """No outlet names an arm while items are held; what was seen before is remembered."""
         answer = self.get(place)
+        self.visited = True
         assert answer.status_code < 500, (place, answer.text)
         if not any(model in answer.text for model in MODELS):
             return
@@ -220,11 +223,13 @@ class Person:
         if place == HOME:
             assert self.role != "judge", "home names an arm to a judge"
             others = answer.text.replace("<wbr>", "").replace(self.stage.champion, "")
-            assert self.stage.some_is_decided() or not any(model in others for model in MODELS), (
-                "home names arms"
-            )
+            assert self.stage.decided() or not any(model in others for model in MODELS), "home names arms"
         elif not place.startswith(WHOEVER):
-            assert self.role != "judge", f"{place} names an arm of unjudged candidates to a judge"
+            named = {
+                name for name in self.stage.experiments if quote(name, safe="") == place.rpartition("/")[2]
+            }
+            is_open = self.role != "judge" or (named or {*self.stage.experiments}) & self.stage.decided()
+            assert is_open, f"{place} names an arm of unjudged candidates to a judge"
             self.looked = True
 
     def is_open(self, held: Held) -> bool:
@@ -232,7 +237,10 @@ class Person:
         return found.is_open(self.stage.bench.stamps.now_ms())
 
     def open(self, door: str, kind: str, experiment: str) -> None:
-        """A sitting over that door; one that is new is marked if, and only if, arms were seen before."""
+        """A sitting over that door; one that is new is marked if arms were seen before.
+
+        Also after a look at a page that may name arms and named none just then, never without a look.
+        """
         self.stage.wait()
         sheet = self._open(door, kind, experiment)
         self._take(experiment, door, sheet)
@@ -242,7 +250,8 @@ class Person:
         for token, sitting in self.stage.sittings(experiment).items():
             if token not in known:
                 told = (door, experiment, sitting.unblinded, self.trail, sitting.facts)
-                assert (sitting.unblinded is not None) == self.looked, told
+                marked = sitting.unblinded is not None
+                assert marked if self.looked else self.visited or not marked, told
                 self.held.append(Held(token, experiment, door, sheet))
 
     def _open(self, door: str, kind: str, experiment: str) -> Path | None:
