@@ -16,6 +16,7 @@ from tests.conftest import Cli
 from tests.ranking.campaign import collect_campaign, judge_lazily, open_judging
 from tests.support.official import MlflowClient
 from tests.tracking.writing import make_write
+from tipbench.bench import sittings
 from tipbench.bench.bench import open_bench
 from tipbench.bench.sittings import EXPIRES_TAG
 from tipbench.bench.views import refresh_views
@@ -23,6 +24,7 @@ from tipbench.clock import make_stamps
 from tipbench.judging.kept import NAME
 from tipbench.judging.request import SittingRequest
 from tipbench.judging.service import Judging
+from tipbench.stats.agreement import ROUGH_BELOW
 from tipbench.tracking import Run, Tracking
 
 SIGN = 987_654
@@ -271,3 +273,7 @@ def test_what_is_kept_is_shown_without_the_statistics(scene: Scene, words: tuple
     assert "numpy" in first.stdout.splitlines()[-1]
     assert second.stdout.splitlines()[-1] == "", "nothing heavy is loaded"
     assert second.stdout.splitlines()[:-1] == first.stdout.splitlines()[:-1]
+
+
+def test_what_is_rough_is_the_same_number_where_the_statistics_are_not_loaded() -> None:
+    assert sittings.ROUGH_BELOW == ROUGH_BELOW
